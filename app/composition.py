@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from uuid_utils import uuid7
 
@@ -33,8 +32,7 @@ from app.context.tool_calls import ToolCallService
 from app.context.usage.service import UsageService
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.service import EventService
-from app.conversations.keys import ConversationKeys
-from app.conversations.messages.pins import PinService
+from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
@@ -44,8 +42,8 @@ from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.windows.service import ActiveWindows
-from app.database.connections import Pooler, Store, Timeouts
-from app.database.readiness import Readiness
+from app.database.connections import Store, Timeouts
+from app.database.migrate import is_ready
 from app.models.circuit_breaker import CircuitBreaker
 from app.models.litellm_gateway import LiteLLMGateway
 from app.models.registry import ModelRegistry
@@ -68,11 +66,8 @@ from app.tool_output.reading import BlobReader
 from app.tool_output.tool_ranking import ToolRanking
 from app.tool_output.tool_search import ToolSearchService
 from app.tool_output.uploads import BlobUploads
-from app.work.backlog import Backlog
 from app.work.leases import Leases
-
-if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
-    from app.operation.tracing import Tracing
+from app.work.repository import waiting_in
 
 EVENT_POLL_SECONDS = 0.5
 """The interval at which event streams look for new events."""
@@ -94,11 +89,9 @@ class Services:
 
     def __init__(self, settings: Settings, now: Callable[[], datetime] = utc_now) -> None:
         """Make them for these settings; `now` is the clock of active windows."""
-        self.telemetry = telemetry = Telemetry(
-            app_version(), settings.metrics_token, _tracing(settings)
-        )
+        self.telemetry = telemetry = Telemetry(app_version(), settings.metrics_token)
         self.store = store = store_of(settings, telemetry.database_failed)
-        telemetry.watch(store.pool_state, Backlog(store).waiting)
+        telemetry.watch(store.pool_state, partial(waiting_in, store))
         window = settings.rolling_window_seconds
         windows = SERVICE_DEFAULTS if window is None else WindowDefaults(window, window)
         self.database = database = Database(store, windows)
@@ -157,11 +150,7 @@ class Services:
         )
         self.retention = RetentionService(
             database,
-            {
-                "conversations": _days(settings.retention_conversation_days),
-                "events": _days(settings.retention_event_days),
-            },
-            self.conversations.remove_idle,
+            timedelta(days=days) if (days := settings.retention_event_days) else None,
             self.conversations.remove_expired,
             utc_now,
             partial(remove_stale_imports, database, utc_now),
@@ -213,7 +202,6 @@ class Services:
         )
         self.conversation_keys = ConversationKeys(database)
         self.receipts = ReceiptService(database, resolver, active)
-        self.pins = PinService(database, resolver, active)
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
         most = settings.events_max_streams
@@ -240,8 +228,7 @@ class Services:
         self.snapshots = SnapshotService(
             database, resolver, summaries, restores, reader, active, new_id
         )
-        self.is_ready = Readiness(self.store).is_ready
-        self.degraded = ("summarizer_without_key",) if self.missing_keys else ()
+        self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
 
     @asynccontextmanager
@@ -264,7 +251,6 @@ class Services:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.store.close)
             closing.push_async_callback(self.gateway.close)
-            closing.push_async_callback(self.keys.close)
             async with self.telemetry.running():
                 yield
 
@@ -280,17 +266,9 @@ def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: N
         settings.database_url or "",
         max_size=settings.pool_max_size,
         timeouts=Timeouts(statement=settings.database_statement_seconds),
-        pooler=Pooler(settings.database_pooler),
+        pooler=settings.database_pooler,
         failed=failed,
-        is_full=partial(_is_full, settings),
     )
-
-
-def _is_full(settings: Settings) -> bool:
-    """Return whether the disk of the private database is full; False for a configured database."""
-    from app.database.embedded import is_embedded_url, is_full
-
-    return is_embedded_url(settings.database_url or "") and is_full(settings.data_dir)
 
 
 def keys_of(database: Database, refused: Callable[[str], None] = lambda _why: None) -> KeyService:
@@ -327,18 +305,6 @@ def app_version() -> str:
         return version("context-service")
     except PackageNotFoundError:
         return "0"
-
-
-def _tracing(settings: Settings) -> Tracing | None:
-    if settings.otlp_endpoint is None:
-        return None
-    from app.operation.tracing import Tracing
-
-    return Tracing(settings.otlp_endpoint, app_version())
-
-
-def _days(days: int | None) -> timedelta | None:
-    return timedelta(days=days) if days is not None else None
 
 
 def _summariser_settings(settings: Settings) -> SummariserSettings:

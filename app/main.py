@@ -25,13 +25,13 @@ from app.conversations.search import routes as message_search
 from app.environment import SettingsError
 from app.heap import return_freed_memory
 from app.http import errors
-from app.http.application import Application
 from app.http.authentication import AuthenticationMiddleware
-from app.http.heavy_requests import large_slots
+from app.http.bodies import large_slots
 from app.http.request_logging import RequestLoggingMiddleware
+from app.http.routing import Application
 from app.mcp_server.endpoint import McpEndpoint
-from app.openapi.description import DESCRIPTION, TAGS, describe
-from app.operation import health, pages
+from app.openapi import DESCRIPTION, TAGS, describe
+from app.operation import routes as operation
 from app.settings import Settings, read_settings
 from app.snapshots import routes as snapshots
 from app.tool_output import routes as blobs
@@ -53,8 +53,7 @@ ROUTERS = (
     conversations.agents_router,
     snapshots.router,
     stateless.router,
-    health.router,
-    pages.router,
+    operation.router,
 )
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -109,15 +108,15 @@ def create_app(
         description=DESCRIPTION,
         openapi_tags=TAGS,
         lifespan=lifespan,
-        docs_url=None,  # `pages` has its own, without a CDN
+        docs_url=None,  # `operation` has its own, without a CDN
         redoc_url=None,
-        # FastAPI's telemetry would send queries and exception texts; see `adapters/telemetry`.
+        # FastAPI's telemetry would send queries and exception texts.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         redirect_slashes=False,
     )
     # Not include_router, which would match every request against each router in turn.
     app.router.routes.extend(route for router in ROUTERS for route in router.routes)
-    app.router.routes.extend((*pages.docs_router.routes, *mcp.routes))
+    app.router.routes.extend((*operation.docs_router.routes, *mcp.routes))
     errors.install(app)
     app.add_outer_middleware(
         partial(
@@ -131,8 +130,6 @@ def create_app(
     app.add_outer_middleware(
         partial(RequestLoggingMiddleware, requests=telemetry, access_log=settings.access_log)
     )
-    if telemetry.middleware is not None:
-        app.add_outer_middleware(telemetry.middleware)
     describe(app)
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.page_bytes = settings.page_bytes

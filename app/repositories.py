@@ -17,8 +17,7 @@ from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.windows.repository import ActiveWindowRepository
-from app.database.connections import Session, Store
-from app.database.repository import Repository
+from app.database.connections import Repository, Session, Store
 from app.snapshots.repository import SnapshotRepository
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository

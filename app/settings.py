@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -31,8 +30,6 @@ from app.policy.policy import POLICY_VARIABLES, effective, policy_from_env
 
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
 """Read by clients such as the demo, and often set in the same environment as the service."""
-
-_HAS_PORT = re.compile(r":[^\]]*$")
 
 
 def _decode(value: object) -> object:
@@ -53,14 +50,9 @@ def _postgres_url(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://")
     try:
-        parts = urlsplit(url)
+        urlsplit(url)
     except ValueError:  # its message can contain the password
         raise ValueError("must be a valid URL") from None
-    hosts = parts.netloc.rpartition("@")[2].split(",")
-    ports = [host.rpartition(":")[2] for host in hosts if _HAS_PORT.search(host)]
-    ports += parse_qs(parts.query).get("port", [])
-    if not all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports):
-        raise ValueError("must have ports from 1 to 65535")
     return url
 
 
@@ -146,7 +138,7 @@ class WorkerSettings(Group):
 
 
 class ObservabilitySettings(Group):
-    """Logs, metrics and traces."""
+    """Logs and metrics."""
 
     log_level: LogLevel = "info"
     """Minimum level of log records."""
@@ -156,10 +148,6 @@ class ObservabilitySettings(Group):
     """Bearer token that `/metrics` requires; unset: no authentication."""
     metrics_port: Port | None = None
     """Port on which `context-service worker` serves `/metrics`; 0 selects a free port; unset: none.
-    """
-    otlp_endpoint: Annotated[str, Field(pattern="^https?://")] | None = None
-    """OpenTelemetry collector that receives traces by OTLP over HTTP, such as
-    `http://collector:4318`; unset: no traces.
     """
 
 
@@ -195,10 +183,6 @@ class StorageSettings(Group):
     """
     blob_upload_ttl_seconds: Seconds = 86_400.0
     """How long an upload that no message references is kept."""
-    retention_conversation_days: Days | None = None
-    """Conversations without an append or change for this many days are deleted with all their data,
-    unless a snapshot holds them; unset: kept forever.
-    """
     retention_event_days: Days | None = None
     """How long events can be read; unset: forever."""
 
@@ -327,12 +311,8 @@ class Settings(
 
     def _check_extras(self) -> None:
         """Raise for a setting whose libraries are not installed."""
-        for name, module, extra in (
-            ("blob_store_url", "obstore", "objects"),
-            ("otlp_endpoint", "opentelemetry.sdk", "traces"),
-        ):
-            if getattr(self, name) is not None and (needed := missing(module, extra)):
-                raise ValueError(f"{variable(name)} needs {needed}")
+        if self.blob_store_url is not None and (needed := missing("obstore", "objects")):
+            raise ValueError(f"{variable('blob_store_url')} needs {needed}")
 
     def _check_policy(self) -> None:
         try:

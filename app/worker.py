@@ -5,8 +5,8 @@
 2. Work runs at least once. Work that is interrupted by an error, a shutdown or a kill is claimed
    again, and given up after `MAX_ATTEMPTS`.
 3. While the database is unavailable the worker reconnects with increasing pauses, and logs it once.
-4. At intervals it indexes messages, and deletes tool outputs that nothing refers to and rows older
-   than the retention; two workers may do so at once.
+4. At intervals it does chores: it indexes messages, and deletes tool outputs that nothing refers to
+   and rows older than the retention; two workers may do so at once.
 5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
    releases the rest for other workers.
 """
@@ -18,8 +18,8 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from app.common import json_text, logs
 from app.common.errors import ServiceUnavailable
@@ -27,12 +27,9 @@ from app.composition import Services
 from app.conversations.search.index import index_all
 from app.repositories import Database
 from app.settings import Settings
-from app.work.job import Claim
 from app.work.leases import Leases
-from app.work.repository import listening
+from app.work.repository import Claim, listening
 
-BLOB_GC_SECONDS = 3600.0
-"""The interval at which unreferenced tool outputs are deleted."""
 GRACE_SECONDS = 3.0
 """The grace period of running work in a worker's own process."""
 GRACE_BESIDE_API_SECONDS = 1.0
@@ -43,34 +40,25 @@ MAX_ATTEMPTS = 10
 MAX_DELAY_SECONDS = 60.0
 GIVEN_UP_PAUSE_SECONDS = 600.0
 """The pause of a conversation whose work failed `MAX_ATTEMPTS` times."""
-
 _CLAIM_AGAIN_SECONDS = 0.5
 """When to claim again after a notification: a claim skips rows that are locked at that moment."""
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 10.0
-_INDEX_SECONDS = 10.0
-_DELETE_EXPIRED_SECONDS = 3600.0
-_DELETE_CONVERSATIONS_SECONDS = 60.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
-
+Chore = Callable[[], Awaitable[Mapping[str, int]]]
+"""Work at an interval; returns the numbers of what it has deleted, by kind."""
+_Result = TypeVar("_Result")
 _log = logging.getLogger("app.worker")
-
-
-def _unmeasured(_conversation_id: str, _job_id: str | None) -> AbstractContextManager[object]:
-    return nullcontext()
 
 
 @dataclass(eq=False)
 class Worker:
     """Runs background work, several jobs concurrently, until it is stopped.
 
-    - `index` indexes messages for searches.
-    - `collect_blobs` deletes blobs that nothing refers to, and returns their number.
-    - `delete_expired` deletes rows older than the retention, and returns their numbers by kind.
-    - `delete_expired_conversations` deletes conversations whose own expiry has passed.
-    - `measure` records metrics of the work on a conversation, and on a job or None.
+    - `chores` are done at intervals, in seconds.
+    - `measure` records metrics of the work on a job, or None.
     """
 
     database: Database
@@ -79,12 +67,8 @@ class Worker:
     work: Work
     concurrency: int = 4
     poll_seconds: float = 5.0
-    index: Callable[[], Awaitable[None]] | None = None
-    collect_blobs: Callable[[], Awaitable[int]] | None = None
-    collect_blobs_seconds: float = BLOB_GC_SECONDS
-    delete_expired: Callable[[], Awaitable[Mapping[str, int]]] | None = None
-    delete_expired_conversations: Callable[[], Awaitable[int]] | None = None
-    measure: Callable[[str, str | None], AbstractContextManager[object]] = _unmeasured
+    chores: Mapping[str, tuple[Chore, float]] = field(default_factory=dict)
+    measure: Callable[[str | None], AbstractContextManager[object]] = nullcontext
 
     def __post_init__(self) -> None:
         self._stopping = asyncio.Event()
@@ -96,42 +80,26 @@ class Worker:
         """Work during the block, and stop at its end (rule 5)."""
         self._stopping.clear()
         listener = asyncio.create_task(self._listen())
-        tasks = {
-            asyncio.create_task(task)
-            for task in (
-                self._claim_and_run(),
-                self._repeat("index", self._index, _INDEX_SECONDS),
-                self._repeat("collect", self._collect_blobs, self.collect_blobs_seconds),
-                self._repeat("delete_expired", self._delete_expired, _DELETE_EXPIRED_SECONDS),
-                self._repeat(
-                    "delete_expired_conversations",
-                    self._delete_expired_conversations,
-                    _DELETE_CONVERSATIONS_SECONDS,
-                ),
-            )
-        }
+        tasks = {asyncio.create_task(self._claim_and_run())}
+        for name, (chore, seconds) in self.chores.items():
+            tasks.add(asyncio.create_task(self._repeat(name, chore, seconds)))
         _log.info("worker_started", extra={"data": {"concurrency": self.concurrency}})
         try:
             yield
         finally:
             listener.cancel()
-            await self._stop(tasks, grace_seconds)
-            await asyncio.wait({listener})
-            _log.info("worker_stopped")
-
-    async def _stop(self, tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
-        self._stopping.set()
-        self._wakeup.set()
-        _, unfinished = await asyncio.wait(tasks, timeout=grace_seconds)
-        if unfinished and self._running:
-            _log.info("jobs_released", extra={"data": {"jobs": len(self._running)}})
-            for task in self._running:
+            self._stopping.set()
+            self._wakeup.set()
+            _, unfinished = await asyncio.wait(tasks, timeout=grace_seconds)
+            if unfinished and self._running:
+                _log.info("jobs_released", extra={"data": {"jobs": len(self._running)}})
+                for task in self._running:
+                    task.cancel()
+                _, unfinished = await asyncio.wait(tasks, timeout=RELEASE_SECONDS)
+            for task in unfinished:
                 task.cancel()
-            _, unfinished = await asyncio.wait(tasks, timeout=RELEASE_SECONDS)
-        for task in unfinished:
-            task.cancel()
-        if unfinished:
-            await asyncio.wait(unfinished, timeout=RELEASE_SECONDS)
+            await asyncio.wait({listener, *unfinished}, timeout=RELEASE_SECONDS)
+            _log.info("worker_stopped")
 
     async def _listen(self) -> None:
         """Listen for notifications, and reconnect when the connection is lost (rule 3)."""
@@ -160,7 +128,7 @@ class Worker:
         while not self._stopping.is_set():
             self._wakeup.clear()
             while len(self._running) < self.concurrency and not self._stopping.is_set():
-                claim = await self._claim()
+                claim = await _unless_failed("claim", self.leases.claim())
                 if claim is None:
                     break
                 task = asyncio.create_task(self._run(claim))
@@ -170,15 +138,6 @@ class Worker:
             was_woken = await _is_set_within(self._wakeup, min(seconds, self.poll_seconds))
         if self._running:
             await asyncio.wait(self._running)
-
-    async def _claim(self) -> Claim | None:
-        try:
-            return await self.leases.claim()
-        except ServiceUnavailable:
-            pass  # the listener logs it
-        except Exception as error:
-            _log_failed("claim", error)
-        return None
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -191,7 +150,7 @@ class Worker:
             return
         try:
             async with self.leases.renewed(claim):
-                with self.measure(claim.conversation_id, claim.job_id):
+                with self.measure(claim.job_id):
                     await self.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         except Exception as error:
             await self._retry_or_give_up(claim, error)
@@ -215,49 +174,33 @@ class Worker:
     async def _give_up(self, claim: Claim) -> None:
         with suppress(ServiceUnavailable):  # then the next worker that claims it gives it up
             async with self.database.session() as session:
+                key = claim.conversation_id
                 if claim.job_id is None:
-                    await session.jobs.postpone(claim.conversation_id, GIVEN_UP_PAUSE_SECONDS)
+                    await session.jobs.postpone(key, GIVEN_UP_PAUSE_SECONDS)
                 else:
                     detail = "The job was interrupted too many times"
                     error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
-                    await session.jobs.change(
-                        claim.conversation_id, claim.job_id, "failed", error=error
-                    )
-                await session.jobs.release_lease(claim.conversation_id, claim.holder)
+                    await session.jobs.change(key, claim.job_id, "failed", error=error)
+                await session.jobs.release_lease(key, claim.holder)
 
-    async def _repeat(
-        self, name: str, chore: Callable[[], Awaitable[None]], seconds: float
-    ) -> None:
-        """Run a chore now and then at an interval, also after a failure."""
+    async def _repeat(self, name: str, chore: Chore, seconds: float) -> None:
+        """Do a chore now and then at an interval, also after a failure."""
         while not self._stopping.is_set():
-            try:
-                await chore()
-            except ServiceUnavailable:
-                pass  # the listener logs it
-            except Exception as error:
-                _log_failed(name, error)
+            if deleted := await _unless_failed(name, chore()):
+                _log.info("expired_data_deleted", extra={"data": dict(deleted)})
             await _is_set_within(self._stopping, seconds)
 
-    async def _index(self) -> None:
-        if self.index is not None:
-            await self.index()
 
-    async def _collect_blobs(self) -> None:
-        if self.collect_blobs is not None and (blobs := await self.collect_blobs()):
-            _log.info("blobs_collected", extra={"data": {"blobs": blobs}})
-
-    async def _delete_expired(self) -> None:
-        if self.delete_expired is not None and (deleted := await self.delete_expired()):
-            _log.info("expired_data_deleted", extra={"data": dict(deleted)})
-
-    async def _delete_expired_conversations(self) -> None:
-        delete = self.delete_expired_conversations
-        if delete is not None and (deleted := await delete()):
-            _log.info("expired_data_deleted", extra={"data": {"expired_conversations": deleted}})
-
-
-def _log_failed(chore: str, error: Exception) -> None:
-    _log.error("chore_failed", extra={"data": {"chore": chore, "error": type(error).__name__}})
+async def _unless_failed(chore: str, work: Awaitable[_Result]) -> _Result | None:
+    """Return what some work returns, None where it fails, which is logged."""
+    try:
+        return await work
+    except ServiceUnavailable:
+        pass  # the listener logs it
+    except Exception as error:
+        data = {"chore": chore, "error": type(error).__name__}
+        _log.error("chore_failed", extra={"data": data})
+    return None
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
@@ -270,6 +213,18 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 def worker_of(settings: Settings, services: Services) -> Worker:
     """Return the worker for these settings, over the services of its process."""
+
+    async def index() -> Mapping[str, int]:
+        await index_all(services.database)
+        return {}
+
+    async def collect() -> Mapping[str, int]:
+        return _counted("blobs", await services.blob_collector.collect_all())
+
+    async def delete_conversations() -> Mapping[str, int]:
+        deleted = await services.retention.delete_expired_conversations()
+        return _counted("expired_conversations", deleted)
+
     return Worker(
         services.database,
         services.leases,
@@ -277,12 +232,18 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         services.compaction.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
-        index=partial(index_all, services.database),
-        collect_blobs=services.blob_collector.collect_all,
-        delete_expired=services.retention.delete_expired,
-        delete_expired_conversations=services.retention.delete_expired_conversations,
+        chores={
+            "index": (index, 10.0),
+            "collect": (collect, 3600.0),
+            "delete_expired": (services.retention.delete_expired, 3600.0),
+            "delete_expired_conversations": (delete_conversations, 60.0),
+        },
         measure=services.telemetry.working,
     )
+
+
+def _counted(kind: str, count: int) -> Mapping[str, int]:
+    return {kind: count} if count else {}
 
 
 async def work(settings: Settings) -> None:
@@ -296,7 +257,7 @@ async def work(settings: Settings) -> None:
     async with services.opened(), worker_of(settings, services).running(GRACE_SECONDS):
         with ExitStack() as stack:
             if settings.metrics_port is not None:
-                from app.operation.metrics_server import serving_metrics
+                from app.operation.recorder import serving_metrics
 
                 host, port = settings.host, settings.metrics_port
                 stack.enter_context(serving_metrics(services.telemetry, host, port))

@@ -22,7 +22,7 @@ import uvloop
 
 from app.composition import Services, new_id
 from app.conversations.conversation import StoredSettings
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
 from app.database.migrate import migrate
 from app.settings import Settings

@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 
 from app.formats import ToolDefinition
-from app.prompt.tool_deferral import MAX_TOOL_MATCHES
+from app.prompt.agent_tools import MAX_TOOL_MATCHES
 from app.tool_output.tool_ranking import ToolRanking
 from benchmarks.figures import Section
 from benchmarks.tool_queries import Query

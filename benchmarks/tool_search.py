@@ -27,7 +27,7 @@ from app.formats import ToolDefinition, parse_tool
 from app.models.tokenizer import TiktokenTokenizer
 from app.models.tokens import estimate_tool_defs_tokens
 from app.policy.policy import Policy
-from app.prompt.tool_deferral import ToolLimits, plan_deferral
+from app.prompt.agent_tools import ToolLimits, plan_deferral
 from app.tool_output.tool_ranking import ToolRanking
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, ms, p50, p95

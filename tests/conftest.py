@@ -74,7 +74,7 @@ LONGEST = (
 FIRST_USER_OID = 16384
 """Types below this oid are PostgreSQL's own, and the same in every database."""
 
-POOLER = Pooler(os.environ.get("CONTEXT_TEST_POOLER", "none"))
+POOLER: Pooler = os.environ.get("CONTEXT_TEST_POOLER", "none")  # type: ignore[assignment]
 CITUS_URL = os.environ.get("CONTEXT_TEST_CITUS_URL")
 
 _names = count(1)
@@ -395,7 +395,7 @@ def database_url(server: Server) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def pooled(server: Server) -> Iterator[Pooled]:
     """What turns a database's URL into the one by which services reach it in this session."""
-    if POOLER is Pooler.NONE:
+    if POOLER == "none":
         yield lambda url: url
         return
     with pooling(server.url_of(DATABASE)) as through:
@@ -430,7 +430,7 @@ async def _reached(url: str) -> None:
 @pytest_asyncio.fixture
 async def store(database_url: str, pooled: Pooled) -> AsyncIterator[Store]:
     """An open store on this test's database."""
-    opened = Store(pooled(database_url), min_size=0, max_size=4, pooler=POOLER)
+    opened = Store(pooled(database_url), max_size=4, pooler=POOLER)
     await opened.open()
     yield opened
     await opened.close()

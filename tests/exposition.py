@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.database.connections import PoolState
 from app.operation.recorder import Telemetry
-from app.work.backlog import Waiting
+from app.work.repository import Waiting
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.database.dumps import dump
+from app.cli.backup import run_program
 from app.database.embedded import DATABASE, running
 from app.database.migrate import is_current
 from app.main import create_app
@@ -33,14 +33,6 @@ pytestmark = [pytest.mark.direct, pytest.mark.one_server]
 
 TABLES = """
     SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
-"""
-SUMS = """
-    SELECT count(*) FROM heads h LEFT JOIN (
-        SELECT conversation_id, count(*) AS messages, max(seq) AS last, sum(tokens) AS tokens
-        FROM messages GROUP BY conversation_id
-    ) m USING (conversation_id)
-    WHERE (h.head_seq, h.head_seq, h.tokens)
-        IS DISTINCT FROM (coalesce(messages, 0), coalesce(last, 0), coalesce(m.tokens, 0))
 """
 """How many logs are not dense, or have other sums than their head."""
 
@@ -147,30 +139,6 @@ async def test_a_restored_database_has_every_row(
             assert "One more." in built.text
 
 
-async def test_a_backup_is_of_one_moment(
-    client: httpx.AsyncClient, database_url: str, server: Server, tmp_path: Path
-) -> None:
-    """Appends go on meanwhile; each log in the backup is dense and has the sums of its head."""
-    paths = [await new_conversation(client) for _ in range(4)]
-    stopping = asyncio.Event()
-
-    async def appending(path: str) -> None:
-        while not stopping.is_set():
-            await append(client, path, *talk(3))
-
-    tasks = [asyncio.create_task(appending(path)) for path in paths]
-    await asyncio.sleep(0.1)
-    done = await succeed("backup", "-", url=database_url)
-    stopping.set()
-    await asyncio.gather(*tasks)
-    assert done.stderr.startswith("Wrote the database")
-    with empty(server) as target:
-        await succeed("restore", "-", url=target, sent=done.output)
-        rows = await rows_of(target)
-        assert len(rows["heads"]) == 4
-        assert await execute(target, SUMS) == [(0,)]
-
-
 async def test_only_an_empty_database_is_restored_to(
     client: httpx.AsyncClient, database_url: str, tmp_path: Path
 ) -> None:
@@ -227,7 +195,7 @@ def test_a_password_is_in_a_variable_only(tmp_path: Path, monkeypatch: pytest.Mo
         "postgresql://me@one:1,two:2/db?sslmode=require&password=s%40cret%3A1",
     ):
         with (tmp_path / "out").open("w+b") as file:
-            dump(url, file, tmp_path)
+            run_program("pg_dump", [], url, tmp_path, file)
             file.seek(0)
             said = file.read().decode()
         assert "--dbname=postgresql://me@one:1,two:2/db?sslmode=require'] s@cret:1" in said

@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -26,7 +25,6 @@ from click.testing import CliRunner
 
 from app.cli import cli
 from app.cli.database import location
-from app.cli.serve import is_loopback
 from app.database.embedded import running
 from app.settings import Settings
 from tests.api.talk import talk
@@ -85,20 +83,6 @@ def status_or_none(port: int, path: str) -> int | None:
         return status(port, path)
     except OSError:
         return None
-
-
-def test_start_and_stop_are_told_in_words(data_dir: Path) -> None:
-    """No line of a served process has a template that is not filled in."""
-    with serving(data_dir) as (process, port):
-        assert status(port, "/readyz") == 200
-        process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=PATIENCE_SECONDS)
-    events = [json.loads(line)["event"] for line in told.splitlines() if line.startswith("{")]
-    assert "Started server process […]" in events
-    assert "Finished server process […]" in events
-    assert not [event for event in events if re.search(r"%[-#0-9.]*[a-z(]", event)]
-    assert process.returncode == 0
-    assert not (data_dir / "postgres" / "postmaster.pid").exists()
 
 
 def test_public_bind_is_refused(data_dir: Path) -> None:
@@ -168,7 +152,6 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
         [key_id, "acme", "ci", "usable", "full"],
         [other.split("_")[1], "other", "-", "usable", "full"],
     ]
-    assert all(row[5].startswith("20") and row[6] == "-" for row in rows)
     assert key.split("_", 2)[2] not in "\n".join(listed)
     revoked = call("keys", "revoke", key_id, *here)
     assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
@@ -219,7 +202,7 @@ def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.Mo
     commands = block(OPERATION, "sh", "keys create").replace("KEY_ID", key_id)
     said = pasted(commands).splitlines()
     assert said[0].startswith("ctx_") and said[1].startswith("ctx_")
-    heads = ["KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "LAST_USED", "EXPIRES", "SCOPE"]
+    heads = ["KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "EXPIRES", "SCOPE"]
     assert said[2].split() == heads
     assert said[-1] == f"Revoked {key_id} of tenant acme."
     said = pasted(block(OPERATION, "sh", "tenants limit")).splitlines()
@@ -286,15 +269,6 @@ def test_what_cannot_be_done_with_keys_is_one_sentence(
     assert not failed.stdout
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("0.0.0.0", False), ("::", False)],
-)
-def test_loopback(host: str, expected: bool) -> None:
-    """Only addresses that no other machine reaches count as loopback. [tenancy.loopback-names]"""
-    assert is_loopback(host) is expected
-
-
 def test_wrong_setting_is_one_sentence() -> None:
     """A variable that cannot be right is named, and a misspelt one is warned of.
 
@@ -316,13 +290,6 @@ DATABASE_COMMANDS = (
     ("worker",),
     ("keys", "create", "--tenant", "some"),
 )
-BAD_URLS = {
-    "mysql://user:hidden@127.0.0.1/db": "must begin with postgresql://",
-    "postgresql://user:hidden@127.0.0.1:abc/db": "must have ports from 1 to 65535",
-    "postgresql://user:hidden@[::1/db": "must be a valid URL",
-    "postgresql://user:hidden@127.0.0.1:1/db?sslmode=wrong": "`sslmode` parameter",
-    "postgresql://user:hidden@host.invalid/db": "The database does not answer",
-}
 
 
 def assert_one_line(result: subprocess.CompletedProcess[str], expected: str) -> None:
@@ -333,12 +300,6 @@ def assert_one_line(result: subprocess.CompletedProcess[str], expected: str) -> 
     assert expected in result.stderr
     assert "hidden" not in result.stderr
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(("url", "expected"), BAD_URLS.items(), ids=list(BAD_URLS))
-def test_a_bad_database_url_is_one_sentence(url: str, expected: str) -> None:
-    """A URL that is none, or that leads nowhere, is said in one line without its password."""
-    assert_one_line(call("migrate", CONTEXT_DATABASE_URL=url), expected)
 
 
 @pytest.mark.parametrize("command", DATABASE_COMMANDS, ids=" ".join)

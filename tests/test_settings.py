@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.configuration import markdown
+from app.cli.documents import markdown
 from app.environment import SettingsError, missing
 from app.policy.policy import POLICY_VARIABLES, effective, policy_from_env
 from app.settings import Settings, secret_files, unknown_variables
@@ -199,4 +199,4 @@ def test_an_optional_package_is_named() -> None:
     assert missing("json", "mcp") is None
     assert "context-service[objects]" in str(missing("obstore_that_nobody_has", "objects"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {"all", "mcp", "objects", "traces"} <= project["optional-dependencies"].keys()
+    assert {"all", "mcp", "objects"} <= project["optional-dependencies"].keys()

@@ -26,8 +26,8 @@ from app.database.embedded import running
 from app.database.migrate import migrate
 from app.repositories import Database
 from app.settings import Settings
-from app.work.job import Job
 from app.work.leases import Leases
+from app.work.repository import Job
 from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of
 from tests.commands import COMMAND, environment
 from tests.conftest import execute
@@ -193,56 +193,31 @@ async def test_one_conversation_is_worked_on_once_at_a_time(place: Place) -> Non
     }
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-async def test_concurrency_is_bounded(place: Place, concurrency: int) -> None:
-    """A worker runs at most `concurrency` pieces of work at once."""
-    work = place.work()
-    work.release.clear()
-    for _ in range(concurrency + 2):
-        await place.due()
-    async with place.worker(work, concurrency=concurrency).running():
-        await until(lambda: work.at_once == concurrency, "all places are taken")
-        work.release.set()
-        await until(place.is_idle, "all is done")
-    assert work.max_at_once == concurrency
-    assert work.ended.total() == concurrency + 2
-
-
 async def test_a_worker_deletes_expired_rows(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Expired rows are deleted; a failure ends no worker and logs no content."""
-    given = Settings(database_url=place.url, retention_conversation_days=1)
-    conversation_id = await place.conversation()
-    for table, column in (("conversations", "updated_at"), ("events", "created_at")):
-        await execute(place.url, f"UPDATE {table} SET {column} = now() - interval '2 days'")
+    given = Settings(database_url=place.url, retention_event_days=1)
+    await place.conversation()
+    old = "UPDATE {} SET {} = now() - interval '2 days'"
+    await execute(place.url, old.format("conversations", "expires_at"))
+    await execute(place.url, old.format("events", "created_at"))
     parts = Services(given)
     with caplog.at_level(logging.INFO):
         async with parts.opened(), worker_of(given, parts).running():
             await until(lambda: "expired_data_deleted" in caplog.messages, "it is told of")
-    left = await execute(place.url, "SELECT conversation_id::text FROM conversations")
-    assert conversation_id not in [row[0] for row in left]
+
+            async def is_gone() -> bool:
+                return not await execute(place.url, "SELECT FROM conversations")
+
+            await until(is_gone, "it is deleted")
 
     async def delete_expired() -> Mapping[str, int]:
         raise ValueError("secret words")
 
-    async with place.worker(place.work(), delete_expired=delete_expired).running():
+    async with place.worker(place.work(), chores={"fails": (delete_expired, 60.0)}).running():
         await until(lambda: "chore_failed" in caplog.messages, "it is told of")
     assert "secret words" not in caplog.text
-
-
-async def test_a_shutdown_lets_work_end_within_its_grace(place: Place) -> None:
-    """Running work ends when it can, and nothing new is begun."""
-    work = place.work()
-    work.release.clear()
-    async with place.worker(work, concurrency=1).running(grace_seconds=PATIENCE_SECONDS):
-        one = await place.due()
-        await until(lambda: work.at_once == 1, "the work has started")
-        asyncio.get_running_loop().call_later(0.2, work.release.set)
-    assert work.ended == {(one, None): 1}
-    await place.due()
-    assert work.started == {(one, None): 1}
-    assert not await place.is_idle()
 
 
 async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -301,23 +276,6 @@ async def test_repeatedly_failing_work_is_given_up(place: Place, attempts: int) 
     assert json_text.loads(ended.error or "")["code"] == "SERVICE_UNAVAILABLE"
 
 
-async def test_long_work_keeps_its_lease(place: Place) -> None:
-    """Work that takes longer than a lease is not claimed by another worker."""
-    work = place.work()
-    work.release.clear()
-    await place.due()
-
-    async def is_old() -> bool:
-        rows = await execute(place.url, "SELECT now() - due_at > '2.5 s' FROM heads")
-        return bool(rows[0][0])
-
-    async with place.worker(work).running(), place.worker(work).running():
-        await until(is_old, "it runs for more than two leases")
-        work.release.set()
-        await until(place.is_idle, "it is done")
-    assert work.started.total() == 1
-
-
 @asynccontextmanager
 async def database_running(data_dir: Path) -> AsyncIterator[str]:
     """Run a database of its own for the block, letting others go on while it starts and stops."""
@@ -339,7 +297,7 @@ async def test_a_worker_outlives_its_database(
 
     async with database_running(tmp_path / "data") as url:
         await asyncio.to_thread(migrate, url)
-    stores = [Store(url, min_size=0, max_size=2) for _ in range(3)]
+    stores = [Store(url, max_size=2) for _ in range(3)]
     place = Place(url, stores[0])
     work = place.work()
     worker = place.worker(work)
@@ -368,7 +326,7 @@ async def work(tenant_id, conversation_id, job_id):
     await asyncio.Event().wait()
 
 async def main(url):
-    store = Store(url, min_size=0, max_size=2)
+    store = Store(url, max_size=2)
     database = Database(store)
     worker = Worker(database, Leases(database, new_id, 1.0), url, work, poll_seconds=0.1)
     async with worker.running():

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from app.blobs.blobs import Chunk, StoredChunk
 from app.blobs.chunks import BlobStore, BlobWriter, compress, decompress
-from app.common.errors import InsufficientStorage, ServiceUnavailable
+from app.common.errors import ServiceUnavailable
 
 PART_BYTES = 5_242_880
 """Bytes of a part of an upload: the minimum of S3."""
@@ -224,12 +224,9 @@ class ObjectStore(BlobStore):
                         )
                 yield self._opened
         except _failures() as exc:
-            if _IS_FULL in str(exc):
-                raise InsufficientStorage(
-                    "The disk of the object store is full", {"reason": "disk_full"}
-                ) from exc
+            reason = "disk_full" if _IS_FULL in str(exc) else type(exc).__name__
             raise ServiceUnavailable(
-                "The object store does not answer", {"reason": type(exc).__name__}
+                "The object store does not answer", {"reason": reason}
             ) from exc
 
     async def _delete(self, object_keys: Sequence[str]) -> bool:

@@ -18,10 +18,9 @@ from uuid import UUID
 from app.blobs.blobs import Blob, StoredChunk
 from app.common.errors import NotFound
 from app.common.texts import sendable
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 from app.database.sql import arrays, read
+from app.database.tables import NOT_EXPIRED
 
 _NEW_BLOB = (
     *("blob_id", "content_id", "byte_size", "line_count", "sha256", "media_type"),

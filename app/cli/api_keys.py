@@ -77,7 +77,6 @@ async def list_of_keys(tenant_id: str | None, settings: Settings) -> Rows:
             "name": key.name or None,
             "state": key.state(utc_now()),
             "created": key.created_at,
-            "last_used": key.last_used_at,
             "expires": key.expires_at,
             "scope": "read-only" if key.read_only else "full",
         }

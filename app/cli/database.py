@@ -1,33 +1,111 @@
-"""The database of a command, configured or private, and the command `migrate`."""
+"""Shared by the commands: their options, the settings, the database, and the command `migrate`."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from app.cli.options import Misconfigured, exiting_on_sigterm, on_database, read_settings
-from app.environment import variable
+from app.environment import SettingsError, variable
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-    from app.database.migrate import MigrationError
     from app.settings import Settings
 
 T = TypeVar("T")
+Command = Callable[..., Any]
+
+
+class Misconfigured(click.ClickException):
+    """A setting is invalid, or names a database that cannot be used."""
+
+    exit_code = 2
 
 
 class DatabaseLost(click.ClickException):
     """The private PostgreSQL was lost while the process ran."""
 
     exit_code = 3
+
+
+class SettingOption(click.Option):
+    """A flag that sets the environment variable of a setting.
+
+    Its help is the setting's description, loaded when it is shown because the import is slow.
+    """
+
+    def __init__(self, declarations: list[str], **attributes: Any) -> None:
+        self.setting = declarations[0].removeprefix("--").replace("-", "_")
+        name = variable(self.setting)
+
+        def export(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+            if value is not None:
+                os.environ[name] = value
+
+        options = {"callback": export, "envvar": name, "expose_value": False, "show_envvar": True}
+        super().__init__(declarations, **(attributes | options))
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the flag with the setting's description and default."""
+        from app.settings import Settings, description_of
+
+        field = Settings.model_fields[self.setting]
+        self.help = description_of(self.setting)
+        self.show_default = str(field.default) if field.default is not None else False
+        return super().get_help_record(ctx)
+
+
+def setting(name: str) -> Callable[[Command], Command]:
+    """Return the option of the setting `name`."""
+    return click.option(f"--{name.replace('_', '-')}", cls=SettingOption)
+
+
+def on_database(command: Command) -> Command:
+    """Give a command the options that select the database."""
+    return setting("database_url")(setting("data_dir")(command))
+
+
+def read_settings(*, existing: bool = False, warns: bool = True) -> Settings:
+    """Return the settings, and warn of variables that no setting reads.
+
+    With `existing` a database that does not exist yet is an error.
+    """
+    from app.settings import read_settings, unknown_variables
+
+    for name in unknown_variables(os.environ) if warns else ():
+        click.echo(f"Warning: {name} is not a setting of this service.", err=True)
+    try:
+        settings = read_settings()
+    except SettingsError as exc:
+        raise Misconfigured(str(exc)) from exc
+    if existing and not has_database(settings):
+        raise click.ClickException(
+            f"There is no database in {settings.data_dir}: run this in the directory in which the"
+            " service was started, or give --data-dir or --database-url."
+        )
+    return settings
+
+
+@contextmanager
+def exiting_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that `finally` blocks and context managers run."""
+
+    def exit_cleanly(_signal: int, _frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(0)
+
+    previous = signal.signal(signal.SIGTERM, exit_cleanly)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager
@@ -62,7 +140,7 @@ def database(settings: Settings, *, supervised: bool = False) -> Iterator[str]:
             raise DatabaseLost(f"{lost_reasons[0]}.")
 
 
-def migrated(url: str, *, apart: bool = False) -> bool:
+def migrated(settings: Settings, url: str, *, apart: bool = False) -> bool:
     """Migrate the database if its schema is not current; returns whether it was migrated.
 
     With `apart` a child process does it: the libraries of migrations would take 30 MB of memory in
@@ -70,13 +148,14 @@ def migrated(url: str, *, apart: bool = False) -> bool:
     """
     from app.database.migrate import DatabaseUnusable, MigrationError, is_current, migrate
 
+    url = settings.direct_database_url or url
     try:
         if is_current(url):
             return False
-        if apart:
-            _migrate_apart(url)
-        else:
+        if not apart:
             migrate(url)
+        elif code := subprocess.call((sys.executable, "-m", "app.cli", "migrate", "--quiet")):
+            raise SystemExit(code)  # it has said why
     except DatabaseUnusable as exc:
         raise Misconfigured(f"{exc}.") from exc
     except MigrationError as exc:
@@ -84,44 +163,10 @@ def migrated(url: str, *, apart: bool = False) -> bool:
     return True
 
 
-def _migrate_apart(url: str) -> None:
-    """Migrate in a child process and raise its error; a signal to this process ends it."""
-    import multiprocessing
-
-    from app.database.migrate import MigrationError
-
-    context = multiprocessing.get_context("spawn")
-    results, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_report_migration, args=(url, sender), daemon=True)
-    child.start()
-    sender.close()
-    try:
-        error = results.recv()
-    except EOFError:
-        error = MigrationError("The process of the migration ended without a result")
-    finally:
-        child.terminate()
-        child.join()
-    if error is not None:
-        raise error
-
-
-def _report_migration(url: str, sender: Connection[MigrationError | None, Any]) -> None:
-    """Migrate and send the error, None without one."""
-    from app.database.migrate import MigrationError, migrate
-
-    error = None
-    try:
-        migrate(url)
-    except MigrationError as exc:
-        error = type(exc)(str(exc))  # without its cause, which another process may not know
-    sender.send(error)
-
-
 def run_migrated(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
     """Run a command's work in the database of the settings, after the missing migrations."""
     with exiting_on_sigterm(), database(settings) as url:
-        migrated(settings.direct_database_url or url)
+        migrated(settings, url)
         return run_in(settings, url, work)
 
 
@@ -133,17 +178,6 @@ def run_in(settings: Settings, url: str, work: Callable[[Settings], Coroutine[An
         return asyncio.run(work(settings.model_copy(update={"database_url": url})))
     except ContextError as exc:
         raise click.ClickException(f"{exc}.") from exc
-
-
-def existing_settings() -> Settings:
-    """Return the settings; raises ClickException if their database does not exist yet."""
-    settings = read_settings()
-    if not has_database(settings):
-        raise click.ClickException(
-            f"There is no database in {settings.data_dir}: run this in the directory in which the"
-            " service was started, or give --data-dir or --database-url."
-        )
-    return settings
 
 
 def has_database(settings: Settings) -> bool:
@@ -162,10 +196,12 @@ def location(settings: Settings) -> str:
 
 
 @click.command()
+@click.option("--quiet", is_flag=True, hidden=True)
 @on_database
-def migrate() -> None:
+def migrate(quiet: bool) -> None:
     """Migrate the database to this version's schema; `serve` does it as well."""
-    settings = read_settings()
+    settings = read_settings(warns=not quiet)
     with exiting_on_sigterm(), database(settings) as url:
-        changed = migrated(settings.direct_database_url or url)
-    click.echo("The schema is up to date." if changed else "The schema was up to date.")
+        changed = migrated(settings, url)
+    if not quiet:
+        click.echo("The schema is up to date." if changed else "The schema was up to date.")

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from app.cli.database import database, has_database, migrated, run_in
-from app.cli.options import exiting_on_sigterm, on_database, read_settings, setting
+from app.cli.database import (
+    database,
+    exiting_on_sigterm,
+    has_database,
+    migrated,
+    on_database,
+    read_settings,
+    run_in,
+    setting,
+)
 from app.environment import variable
 from app.heap import return_freed_memory
 
@@ -61,7 +69,7 @@ def serve() -> None:
         listener = None if needs_key else stack.enter_context(_listening(settings))
         warming = _warm_up("app.main", "uvicorn.supervisors", "uvloop")
         url = stack.enter_context(database(settings, supervised=True))
-        migrated(settings.direct_database_url or url, apart=True)
+        migrated(settings, url, apart=True)
         warming.join()
         if listener is None:
             from app.cli.api_keys import has_keys
@@ -86,7 +94,7 @@ def worker() -> None:
     with exiting_on_sigterm():
         warming = _warm_up("app.worker", "uvloop")
         with database(settings, supervised=True) as url:
-            migrated(settings.direct_database_url or url, apart=True)
+            migrated(settings, url, apart=True)
             warming.join()
 
             import uvloop

@@ -12,17 +12,16 @@ from typing import Any
 
 import click
 
-from app.cli.database import existing_settings, has_database, location, run_migrated
-from app.cli.options import on_database, read_settings
+from app.cli.database import has_database, location, on_database, read_settings, run_migrated
 
 as_json = click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
-KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "last_used", "expires", "scope")
+KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "expires", "scope")
 
 
 def _run(work: str, *given: Any) -> Any:
     """Run a function of `app.cli.api_keys`, which is slow to import."""
     function = getattr(import_module("app.cli.api_keys"), work)
-    return run_migrated(existing_settings(), partial(function, *given))
+    return run_migrated(read_settings(existing=True), partial(function, *given))
 
 
 @click.group()

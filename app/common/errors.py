@@ -11,7 +11,6 @@ ContextError
 ├── Gone                    the resource was garbage collected
 ├── Unauthenticated, Forbidden, RateLimited
 └── ServiceUnavailable      the database or the model does not answer
-    └── InsufficientStorage the disk is full
 """
 
 from __future__ import annotations
@@ -157,7 +156,3 @@ class RateLimited(ContextError, code="RATE_LIMITED", status=429):
 
 class ServiceUnavailable(ContextError, code="SERVICE_UNAVAILABLE", status=503):
     """The database or a model does not answer; nothing was changed."""
-
-
-class InsufficientStorage(ServiceUnavailable, code="INSUFFICIENT_STORAGE", status=507):
-    """The disk of the database or of the object store is full; nothing was changed."""

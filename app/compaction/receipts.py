@@ -157,7 +157,7 @@ class ReceiptService:
         resolved = await self._resolver.of(conversation)
         kept: tuple[int, ...] = ()
         if parent is not None:
-            pinned = await session.contexts.pinned(conversation_id)
+            pinned = await session.log.pinned(conversation_id)
             kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
             kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
         with_kept = replace(conversation, state=replace(state, kept_seqs=kept))

@@ -9,10 +9,8 @@ from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.compaction_receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
 from app.conversations.rows import compaction_from, summaries_from
 from app.conversations.view import Summary
-from app.database.connections import Statement
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
-from app.database.sql import assigned, equal, fields_of, insert
+from app.database.connections import Repository, Statement
+from app.database.sql import assigned, bounded, equal, fields_of, insert, lengths, limits, page_of
 from app.database.tables import TABLES
 
 _OWN, _THIS = equal("conversation_id"), equal("conversation_id", "compaction_id")

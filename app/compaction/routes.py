@@ -28,7 +28,7 @@ from app.http.errors import problems_of
 from app.http.fields import UUID, NoFields
 from app.http.routing import WireRoute, paged
 from app.policy.policy import Policy
-from app.work import job as jobs
+from app.work import repository as jobs
 
 router = APIRouter(route_class=WireRoute)
 _TAGS: list[str | Enum] = ["compactions"]

@@ -31,11 +31,15 @@ from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
 from app.conversations.compaction_receipt import Compaction, Trigger
 from app.conversations.plans import CompactionPlan, NoCompaction, tokens_hidden_by, tokens_of
-from app.conversations.provider_items import UNAVAILABLE
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import never_cleared
 from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
-from app.conversations.views import summary_message_tokens, view_after, view_summary_tokens
+from app.conversations.views import (
+    NO_PROVIDER_COMPACTION,
+    summary_message_tokens,
+    view_after,
+    view_summary_tokens,
+)
 from app.policy.policy import StrategyName
 from app.repositories import Database
 
@@ -374,7 +378,7 @@ class CompactionRun:
         if executed.lacks_summary or plan.drops_without_summary:
             degraded.append(SUMMARISER_UNAVAILABLE)
         if self.strategy is StrategyName.PROVIDER and self.trigger is Trigger.PROACTIVE:
-            degraded.append(UNAVAILABLE)  # [strategy.provider]
+            degraded.append(NO_PROVIDER_COMPACTION)  # [strategy.provider]
         return Compaction(
             compaction_id=compaction_id,
             parent_id=state.compaction_id,

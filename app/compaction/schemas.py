@@ -18,12 +18,12 @@ from app.conversations.compaction_receipt import (
     Trigger,
 )
 from app.conversations.view import SectionCount, Span, Summary
+from app.http.cursors import Page
 from app.http.errors import ProblemAnswer
 from app.http.fields import ModelName, RequestSchema, ResponseSchema, Tokens, examples
 from app.http.fields import Strategy as StrategyField
-from app.http.pages import Page
 from app.policy.policy import StrategyName
-from app.work.job import JobStatus
+from app.work.repository import JobStatus
 
 
 class CompactionRequest(RequestSchema):

@@ -27,9 +27,11 @@ from app.compaction.schemas import CompactionRequest
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import (
+    UNOBSERVED,
     Compaction,
     CompactionPending,
     CompactResult,
+    Observer,
     Trigger,
     ViewState,
     result_of,
@@ -44,7 +46,6 @@ from app.conversations.messages.shortened_texts import (
     shortened_messages,
     text_token_budget,
 )
-from app.conversations.observers import UNOBSERVED, Observer
 from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.text_shortening import limits_of_oversized
@@ -64,8 +65,8 @@ from app.conversations.windows.service import ActiveWindows
 from app.models.model_calls import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
-from app.work.job import Job, JobStatus
 from app.work.leases import Leases
+from app.work.repository import Job, JobStatus
 
 MAX_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""
@@ -463,9 +464,7 @@ class CompactionService:
         """Report a run and its result to the observer; its model calls cost, however it ends."""
         conversation = run.source.conversation
         try:
-            with self.observer.compacting(
-                run.conversation_id, run.trigger, run.strategy
-            ) as observe:
+            with self.observer.compacting(run.trigger, run.strategy) as observe:
                 result = await compacting
                 observe(result)
             return result

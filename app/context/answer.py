@@ -14,13 +14,12 @@ from app.common.errors import Gone, NotFound
 from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
 from app.context.view import read_rows, rendered_rows
+from app.conversations.compaction_receipt import Observer
 from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, parse_build_id
-from app.conversations.observers import Observer
-from app.conversations.provider_items import UNAVAILABLE, has_compaction
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
-from app.conversations.views import shown_entries
+from app.conversations.views import NO_PROVIDER_COMPACTION, shown_entries
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
@@ -133,7 +132,8 @@ def _lacking(build: RecordedBuild) -> list[str]:
     lacking = {
         SUMMARY_AS_USER: view.summary_as_system and not takes_system and view.summary_texts(),
         REASONING_DROPPED: build.rendered.assembler.drops_reasoning,
-        UNAVAILABLE: is_provider and not has_compaction(state.format, resolved.model or ""),
+        NO_PROVIDER_COMPACTION: is_provider
+        and not PROVIDERS[state.format].compacts(resolved.model or ""),
         TAIL_LEFT_OUT: state.tail.texts and not build.items.tail_items,
     }
     return [name for name, is_lacking in lacking.items() if is_lacking]

@@ -47,7 +47,7 @@ from app.context.state import (
 )
 from app.context.view import choose_view
 from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
-from app.conversations.compaction_receipt import CompactResult, is_shown_with, unchanged
+from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
 from app.conversations.epochs import (
     BuildId,
     Epoch,
@@ -55,7 +55,6 @@ from app.conversations.epochs import (
     payload_stream_of,
     requested_window,
 )
-from app.conversations.observers import UNOBSERVED
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import PayloadTools, RequestSettings, check_tools, digest

@@ -39,7 +39,6 @@ from app.context.view import noted, render, render_view, show_newest_user
 from app.conversations.compaction_receipt import CompactionPending
 from app.conversations.messages.shortened_texts import reader_tool_tokens, shortened_messages
 from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
-from app.conversations.provider_items import has_compaction
 from app.conversations.reported_usage import is_suspended
 from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.conversations.text_shortening import (
@@ -250,7 +249,7 @@ def _is_compaction_due(state: BuildState) -> bool:
     is_able = state.attempt.may_compact and policy.enabled and STRATEGIES[strategy].compacts
     if not is_able or limits is None:
         return False
-    if strategy is StrategyName.PROVIDER and has_compaction(state.format, resolved.model or ""):
+    if strategy is StrategyName.PROVIDER and PROVIDERS[state.format].compacts(resolved.model or ""):
         return False
     used = state.policy_usage.total
     pressure = pressure_status(used, limits).pressure

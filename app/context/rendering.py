@@ -17,7 +17,6 @@ from typing import Any, Literal
 import orjson
 
 from app.common.answers import answer
-from app.conversations.provider_items import asks_provider, provider_fields
 from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
 from app.formats.base import Provider
@@ -32,6 +31,7 @@ from app.payload.payload_items import (
     breakpoint_json,
     with_breakpoints,
 )
+from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import PayloadTools, ResolvedSettings
 from app.prompt.sections import PromptSection, prefix_end_indices, static_sections
 
@@ -112,33 +112,45 @@ def render_payload(
     """Render the payload, with the agent tools after the caller's tools."""
     static, provider = static_sections(resolved.sections), request.provider
     tools = resolved.wire_tools(provider.name, request.tools)
-    marked_sections = _sections_with_breakpoint(resolved, static, request) if breakpoints else ()
+    info = resolved.info
+    is_able = (info is not None and info.cache_breakpoint) or not provider.caches_by_itself
+    marks = breakpoints and provider.breakpoint is not None and is_able
+    min_tokens = (info.cache_minimum_tokens if info is not None else None) or 0
+    marked_sections = _marked_sections(resolved, static, request, min_tokens) if marks else ()
     texts = tuple(section.content for section in static)
     prompt = SystemPrompt(texts, request.dynamic_texts, as_blocks=breakpoints)
     system = provider.system(prompt, marked_sections)
 
     def chosen(positions: Sequence[BreakpointPosition]) -> tuple[BreakpointPosition, ...]:
-        return _chosen_positions(resolved, request, positions, len(marked_sections))
+        """Return the newest positions behind a prefix that is long enough to be cached."""
+        fixed = resolved.raw_fixed.fixed - resolved.raw_dynamic  # what is the same in an epoch
+        long_enough = [place for place in positions if place.tokens + fixed >= min_tokens]
+        # OpenAI writes an implicit one.
+        allowed = MAX_BREAKPOINTS - len(marked_sections) - provider.caches_by_itself
+        return tuple(long_enough[:allowed]) if marks else ()
 
-    positions = chosen(items.breakpoints) if breakpoints else ()
+    positions = chosen(items.breakpoints)
     wire_items = _with_breakpoints(provider, items.wire_items, positions)
     system_items = len(system.items)
     base_items = 0
     sent_items = [*system.items, *wire_items]
     if (point := request.caller_point) is not None:
         # The caller keeps its items up to the first one whose breakpoints changed.
-        changed = set(positions) ^ set(chosen(point.breakpoints) if breakpoints else ())
+        changed = set(positions) ^ set(chosen(point.breakpoints))
         first_new = min([point.stable_items, *(position.item_index for position in changed)])
         sent_items = wire_items[first_new : len(wire_items) - items.tail_items]
         base_items = first_new + system_items
-    compaction = provider_fields(
-        provider.name,
-        request.view,
-        resolved.required_limits(),
-        resolved.policy.compaction.threshold_ratio,
-        compacts=asks_provider(resolved.policy, provider.name, resolved.model or ""),
+    policy, item = resolved.policy.compaction, request.view.sent_item
+    is_provider = resolved.policy.strategy is StrategyName.PROVIDER
+    compaction = provider.compaction(
+        int(policy.threshold_ratio * resolved.required_limits().effective_window),
+        item.requested if item is not None else None,
+        asks=is_provider
+        and policy.enabled
+        and policy.auto
+        and provider.compacts(resolved.model or ""),
     )
-    ends = marked_sections or tuple(prefix_end_indices(static))
+    ends = marked_sections or prefix_end_indices(static)
     body = _body(request, resolved, system, tools, _joined(sent_items))
     return Payload(
         body={**body, **compaction.added},
@@ -156,50 +168,20 @@ def render_payload(
 # --- breakpoints ----------------------------------------------------------------------------------
 
 
-def _takes_breakpoints(resolved: ResolvedSettings, provider: Provider) -> bool:
-    is_able = resolved.info is not None and resolved.info.cache_breakpoint
-    return provider.breakpoint is not None and (is_able or not provider.caches_by_itself)
-
-
-def _sections_with_breakpoint(
-    resolved: ResolvedSettings, static: Sequence[PromptSection], request: RenderRequest
+def _marked_sections(
+    resolved: ResolvedSettings,
+    static: Sequence[PromptSection],
+    request: RenderRequest,
+    min_tokens: int,
 ) -> tuple[int, ...]:
     """Return the last sections that end a prefix long enough to be cached."""
-    if not _takes_breakpoints(resolved, request.provider):
-        return ()
     prefix_tokens = resolved.tool_tokens(request.tools)
-    indexes = []
-    ends = prefix_end_indices(static)
+    indexes, ends = [], prefix_end_indices(static)
     for index, section in enumerate(static):
         prefix_tokens += resolved.section_tokens(section)
-        if index in ends and prefix_tokens >= _min_cached_tokens(resolved):
+        if index in ends and prefix_tokens >= min_tokens:
             indexes.append(index)
     return tuple(indexes[-request.provider.system_breakpoints :])
-
-
-def _chosen_positions(
-    resolved: ResolvedSettings,
-    request: RenderRequest,
-    positions: Sequence[BreakpointPosition],
-    used: int,
-) -> tuple[BreakpointPosition, ...]:
-    """Return the newest positions behind a prefix that is long enough to be cached.
-
-    `used` breakpoints are in the system prompt already.
-    """
-    if not _takes_breakpoints(resolved, request.provider):
-        return ()
-    fixed = resolved.raw_fixed.fixed - resolved.raw_dynamic  # nothing that changes inside an epoch
-    min_tokens = _min_cached_tokens(resolved) - fixed
-    long_enough = [position for position in positions if position.tokens >= min_tokens]
-    allowed = MAX_BREAKPOINTS - used
-    if request.provider.caches_by_itself:
-        allowed -= 1  # OpenAI writes an implicit one
-    return tuple(long_enough[:allowed])
-
-
-def _min_cached_tokens(resolved: ResolvedSettings) -> int:
-    return (resolved.info.cache_minimum_tokens if resolved.info is not None else None) or 0
 
 
 def _with_breakpoints(

@@ -11,7 +11,6 @@ from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import Epoch, requested_window
-from app.conversations.messages.pins_repository import PinQueries
 from app.conversations.messages.row import LogRow
 from app.conversations.rows import (
     AGENT_JOIN,
@@ -24,9 +23,8 @@ from app.conversations.rows import (
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span, View, view_from
 from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
 from app.database.sql import edges, equal, fields_of, placeholders
-from app.database.tables import TABLES
+from app.database.tables import NOT_EXPIRED, TABLES
 from app.formats import PROVIDERS
 from app.prompt.resolved_settings import RequestSettings
 
@@ -233,8 +231,8 @@ class BuildInput:
     rows: list[LogRow]
 
 
-class ContextRepository(CompactionQueries, PinQueries):
-    """Queries about builds, epochs, compactions and pins of one conversation."""
+class ContextRepository(CompactionQueries):
+    """Queries about builds, epochs and compactions of one conversation."""
 
     async def read_build_input(
         self,

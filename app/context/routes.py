@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from app.common import json_text
+from app.common.concurrency import in_thread_if
 from app.common.errors import (
     Conflict,
     ContextError,
@@ -35,7 +35,7 @@ from app.context.schemas import (
 )
 from app.conversations.budget_schemas import Reading
 from app.conversations.compaction_receipt import CompactResult, ContextState
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
@@ -264,15 +264,13 @@ async def overflow(
 
 async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
     """Return what the reported error means; without any, that the input is too long."""
-    status = body.http_status if body is not None else None
+    status = body.error_status if body is not None else None
     if body is None or body.error is None:
         if status is None or status in _STATUSES_OF_SIZE:
             return Verdict(VerdictKind.INPUT_TOO_LONG)
         raise ValidationError.at("/error_status", _OTHER_ERROR)
-    if size_of_body(request) > _THREAD_BYTES:
-        verdict = await asyncio.to_thread(judge_error, body.error, status)
-    else:
-        verdict = judge_error(body.error, status)
+    is_long = size_of_body(request) > _THREAD_BYTES
+    verdict = await in_thread_if(is_long, judge_error, body.error, status)
     if verdict.kind is VerdictKind.OTHER:
         raise ValidationError.at("/error", _OTHER_ERROR)
     return verdict
@@ -292,5 +290,5 @@ def _settings(body: CallSettings) -> RequestSettings:
         sections=json_text.dumps(static + replaced) if sections else "[]",
         tools=json_text.dumps(body.tools) if body.tools else "[]",
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
-        status=body.status if isinstance(body.status, str) else None,
+        status=body.status,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -281,9 +281,6 @@ class PreviewedContext(MeasuredPayload):
     """The thresholds of this payload in tokens."""
 
 
-_StatusText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
-
-
 class OverflowRequest(CallSettings):
     """Settings of the payload after the cut, and the provider's error."""
 
@@ -293,15 +290,6 @@ class OverflowRequest(CallSettings):
     """The body of the provider's error: the JSON it sent, an object or an array, or text."""
     error_status: HttpStatus | None = None
     """The HTTP status of the provider's error."""
-    status: _StatusText | HttpStatus | None = None  # type: ignore[assignment]  # not of builds
-    """As in a build. A number is taken for `error_status`."""
-
-    @property
-    def http_status(self) -> int | None:
-        """The HTTP status of the error, in either field."""
-        if self.error_status is None and isinstance(self.status, int):
-            return self.status
-        return self.error_status
 
 
 @answer()

@@ -23,17 +23,16 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
-from app.conversations.compaction_receipt import CompactResult
+from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, Observer
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
-from app.conversations.observers import UNOBSERVED, Observer
-from app.conversations.provider_items import UNAVAILABLE
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
 from app.conversations.view import WHOLE_VIEW, View
 from app.conversations.views import (
+    NO_PROVIDER_COMPACTION,
     agent_tools_tokens,
     shortened_entries,
     shown_entries,
@@ -73,7 +72,7 @@ DEGRADED_ONE_BUILD = (
     "tool_deferral",
     "cache_breakpoints",
     SUMMARY_AS_USER,
-    UNAVAILABLE,
+    NO_PROVIDER_COMPACTION,
 )
 """Values of `degraded` that describe one build. The others describe its view."""
 

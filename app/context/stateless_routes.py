@@ -18,8 +18,8 @@ from app.context.stateless_schemas import (
 )
 from app.http import cursors
 from app.http.bodies import long_json, size_of_body
+from app.http.cursors import Deleted
 from app.http.dependencies import Cursor, Limit, ModelPath, model_from, services, tenant_of
-from app.http.pages import Deleted
 from app.http.routing import WireRoute
 from app.models.limits import ModelInfo
 

@@ -13,6 +13,7 @@ from app.common.schema_errors import NAME_PATTERN
 from app.context.stateless import Ends
 from app.conversations.compaction_receipt import ContextState
 from app.formats.message import FormatName
+from app.http.cursors import Page
 from app.http.fields import (
     MAX_TOKENS,
     Format,
@@ -22,7 +23,6 @@ from app.http.fields import (
     Tokens,
     examples,
 )
-from app.http.pages import Page
 from app.models.limits import ModelInfo
 from app.policy.policy import CounterName
 from app.prompt.schemas import Tools

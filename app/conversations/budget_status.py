@@ -92,7 +92,7 @@ async def read_visible_tokens(
     tokens: Mapping[str, int] = {}
     if spans:
         async with open_session() as session:
-            tokens = await session.windows.tokens_in_several(spans)
+            tokens = await session.windows.tokens_in(spans)
     shown = {item.conversation_id: item.state.shown_tokens for item, _ in known}
     return {key: min(tokens.get(key, most), most) for key, most in shown.items()}
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.ids import AgentId, ConversationId
-from app.conversations.messages.batch import NO_CALLS, Calls
+from app.conversations.messages.row import NO_CALLS, Calls
 from app.conversations.view import Span
 from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
 from app.formats import parse_tool

@@ -29,8 +29,6 @@ _BUILD_ID = re.compile(
 
 PROVIDER_COMPACTED = "provider_compacted"
 """The cause of a view that begins with a provider's compaction item."""
-LONG_CHARS = 4096
-"""Longer starts have long summaries: a process remembers fewer of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +89,9 @@ class EpochStart:
         return json_text.dumps(asdict(self) | {"view": self.view.as_stored()})
 
 
+@lru_cache(256)
 def epoch_start_from(text: str) -> EpochStart:
     """Read a stored start; cached, because every build of the epoch needs it."""
-    return (_long_start if len(text) > LONG_CHARS else _short_start)(text)
-
-
-def _read_start(text: str) -> EpochStart:
     raw = json_text.loads(text)
     tools = raw["tools"]
     parsed = {
@@ -108,10 +103,6 @@ def _read_start(text: str) -> EpochStart:
         "degraded": tuple(raw["degraded"]),
     }
     return EpochStart(**parsed)
-
-
-_short_start = lru_cache(1024)(_read_start)
-_long_start = lru_cache(32)(_read_start)
 
 
 class BuildId(NamedTuple):

@@ -39,13 +39,12 @@ from app.conversations.rows import (
     conversation_from,
     newest_message_at,
 )
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
+from app.database.sql import bounded, lengths, limits, page_of
+from app.database.tables import NOT_EXPIRED
 from app.http import cursors
 from app.http.fields import AgentId, ModelName, Time
-from app.models.usage_totals import MAX_DAYS, CallTotals
+from app.models.usage_totals import MAX_DAYS, CallTotals, shown_usd
 
 MAX_LABELS: Final = 8
 MAX_LABEL_KEY_CHARS: Final = 64
@@ -173,7 +172,7 @@ _MATCHES: Final = f"""
 
 
 def _places(column: str = "", value: str = "") -> Statement:
-    """Return the statement for the places of rule 1, and where the read ended if they are few.
+    """Return the statement for the places of rule 1, and the last row of the read.
 
     `column` and its `value` are those of an agent, or empty. As a column of the order it leaves
     PostgreSQL no other index; without statistics that of the tenant's conversations would cost the
@@ -188,18 +187,16 @@ def _places(column: str = "", value: str = "") -> Statement:
         ORDER BY {order}
     """
     return Statement(f"""
-        (
-            SELECT c.conversation_id, c.created_at, true AS matches
+        SELECT conversation_id, created_at, matches, number
+        FROM (
+            SELECT c.agent_id, c.conversation_id, c.created_at,
+                row_number() OVER (ORDER BY {order}) AS number,
+                {_MATCHES} AND (CAST(:labels AS text) = '{{}}'
+                    OR labels_of(c.tenant_id, c.metadata) @> {_WANTED}) AS matches
             FROM ({rows} LIMIT CAST(:scanned AS bigint)) c
-            WHERE {_MATCHES} AND (
-                CAST(:labels AS text) = '{{}}' OR labels_of(c.tenant_id, c.metadata) @> {_WANTED}
-            )
-            ORDER BY {order} LIMIT :limit
-        ) UNION ALL (
-            SELECT conversation_id, created_at, false
-            FROM ({rows} OFFSET CAST(:scanned AS bigint) - 1 LIMIT 1) last
-        )
-        LIMIT :limit
+        ) read
+        WHERE matches OR number = CAST(:scanned AS bigint)
+        ORDER BY {order} LIMIT :limit
     """)
 
 
@@ -288,19 +285,6 @@ class LastCompaction:
     """Why it ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedTotals:
-    """What a list shows of a conversation's usage and compactions, as they are stored.
-
-    `cost_usd` and `saved_tokens` are sums of the last MAX_DAYS days; the cost is None where no
-    call has a price.
-    """
-
-    cost_usd: float | None
-    saved_tokens: int
-    last_compaction: LastCompaction | None
-
-
 class ConversationListRepository(Repository):
     """Reads pages of a tenant's conversations."""
 
@@ -331,7 +315,8 @@ class ConversationListRepository(Repository):
         statement = PLACES if wanted.agent_id is None else PLACES_OF_AGENT
         rows = list(await self._session.all(statement, **values))
         found = [_place(row) for row in rows if row["matches"]]
-        return found, _place(rows[-1]) if len(rows) > len(found) else None
+        is_cut = bool(rows) and rows[-1]["number"] == MAX_SCANNED
+        return found, _place(rows[-1]) if is_cut else None
 
     async def by_ids(
         self,
@@ -341,10 +326,11 @@ class ConversationListRepository(Repository):
         bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
-    ) -> Page[tuple[Conversation, ListedTotals | None]]:
-        """Return the existing ones of these: without sections, tools and policies, or with totals.
+    ) -> Page[tuple[Conversation, dict[str, Any]]]:
+        """Return the existing ones of these: without sections, tools and policies, or with usage.
 
-        With totals they have all settings, of which their budgets are computed.
+        Then they have all settings, of which their budgets are computed, and the other fields of
+        `ConversationUsage`.
         """
         rows = await self._session.all(
             BY_IDS_WITH_USAGE if with_usage else BY_IDS,
@@ -359,12 +345,12 @@ class ConversationListRepository(Repository):
             rows,
             lambda row: (
                 conversation_from(row, defaults),
-                _totals_from(row) if with_usage else None,
+                _totals_from(row) if with_usage else {},
             ),
         )
 
 
-def _totals_from(row: Any) -> ListedTotals:
+def _totals_from(row: Any) -> dict[str, Any]:
     last = None
     if row["last_compaction_id"] is not None:
         last = LastCompaction(
@@ -375,7 +361,11 @@ def _totals_from(row: Any) -> ListedTotals:
         cost_usd=row["cost_usd"],
         unpriced_calls=int(row["unpriced_calls"]),
     )
-    return ListedTotals(calls.known_cost_usd, int(row["saved_tokens"]), last)
+    return {
+        "cost_usd": shown_usd(calls.known_cost_usd),
+        "saved_tokens": int(row["saved_tokens"]),
+        "last_compaction": last,
+    }
 
 
 def _place(row: Any) -> Place:

@@ -1,10 +1,14 @@
-"""Agents and conversations by their ids."""
+"""Agents and conversations by their ids, and the keys of conversations by their public ids."""
 
 from __future__ import annotations
 
-from app.common.errors import NotFound
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from app.common.errors import Conflict, NotFound
+from app.common.ids import keys_of
 from app.conversations.conversation import Agent, Conversation
-from app.repositories import Repositories
+from app.repositories import Database, Repositories
 
 
 async def get_conversation(
@@ -44,3 +48,65 @@ async def get_agent(
     if agent is None:
         raise NotFound.agent(agent_id)
     return agent
+
+
+@dataclass(eq=False, repr=False)
+class ConversationKeys:
+    """Finds keys and public ids of requests."""
+
+    _database: Database
+
+    async def public_ids_of(self, tenant_id: str, keys: Collection[str]) -> dict[str, str]:
+        """Return the public ids of conversations by their keys."""
+        async with self._database.session() as session:
+            return await public_ids_of(session, tenant_id, keys)
+
+    async def find_other(self, tenant_id: str, public_id: str, key: str) -> str | None:
+        """Return the key of the conversation if it is another one than this, which is unknown."""
+        if len(keys_of(tenant_id, public_id)) == 1:
+            return None
+        async with self._database.session() as session:
+            found = await find_key(session, tenant_id, public_id)
+        return found if found != key else None
+
+
+async def public_ids_of(
+    repositories: Repositories, tenant_id: str, keys: Collection[str]
+) -> dict[str, str]:
+    """Return the public ids of conversations by their keys."""
+    own = await repositories.conversations.own_ids(tenant_id, keys)
+    return {key: own.get(key, key) for key in keys}
+
+
+async def find_key(repositories: Repositories, tenant_id: str, public_id: str) -> str | None:
+    """Return the key of the tenant's conversation with this id, None if there is none."""
+    keys = keys_of(tenant_id, public_id)
+    stored = await repositories.conversations.stored_keys(tenant_id, public_id, keys)
+    return next((key for key, is_own in stored.items() if is_own), None)
+
+
+async def free_key(repositories: Repositories, tenant_id: str, public_id: str) -> str:
+    """Return the key for a new conversation; raises Conflict if the tenant has one with this id."""
+    keys = keys_of(tenant_id, public_id)
+    stored = await repositories.conversations.stored_keys(tenant_id, public_id, keys)
+    free = next((key for key in keys if key not in stored), None)
+    if free is None or any(stored.values()):
+        raise id_taken(public_id)
+    return free
+
+
+async def require_free(repositories: Repositories, tenant_id: str, public_id: str) -> None:
+    """Lock an id until the transaction ends; raises Conflict if the tenant has a conversation."""
+    await repositories.conversations.lock_id(tenant_id, public_id)
+    if await find_key(repositories, tenant_id, public_id) is not None:
+        raise id_taken(public_id)
+
+
+def own_id_of(key: str, public_id: str) -> str | None:
+    """Return the id to store beside a key, None if the key is that id."""
+    return public_id if public_id != key else None
+
+
+def id_taken(public_id: str) -> Conflict:
+    """Return the error for an id that the tenant uses."""
+    return Conflict(f"The id {public_id!r} is taken", {"conversation_id": public_id})

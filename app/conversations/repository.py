@@ -29,12 +29,9 @@ from app.conversations.rows import (
     versions_of,
 )
 from app.conversations.snapshot_removal import delete_snapshots_of_agent, remove_from_snapshots
-from app.database.connections import Statement
-from app.database.conversation_tables import CONVERSATION_TABLES, NOT_EXPIRED
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
-from app.database.sql import assigned, equal, fields_of, insert
-from app.database.tables import TABLES
+from app.database.connections import Repository, Statement
+from app.database.sql import assigned, bounded, equal, fields_of, insert, lengths, limits, page_of
+from app.database.tables import CONVERSATION_TABLES, NOT_EXPIRED, TABLES
 
 _KEPT_VERSIONS = 50
 """The newest versions of a list, which are kept."""

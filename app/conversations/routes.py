@@ -30,7 +30,7 @@ from app.conversations.schemas import (
 from app.conversations.service import AgentService, ConversationService
 from app.http import cursors
 from app.http.bodies import Json
-from app.http.conversation_ids import path_of, public_id_of
+from app.http.cursors import Deleted
 from app.http.dependencies import (
     AgentPath,
     ConversationPath,
@@ -40,14 +40,14 @@ from app.http.dependencies import (
     agent_id_from,
     by_caller,
     page_bound,
+    path_of,
+    public_id_of,
     services,
     tenant_of,
 )
 from app.http.errors import problems_of
 from app.http.fields import NoFields
-from app.http.pages import Deleted
 from app.http.routing import WireRoute, paged
-from app.models.usage_totals import shown_usd
 from app.prompt.schemas import (
     SectionList,
     ShownSections,
@@ -106,17 +106,10 @@ async def list_conversations(
         page_bound(request),
         with_usage=include is not None,
     )
-    data = []
-    for found, totals, status in page:
-        usage = None
-        if totals is not None:
-            usage = ConversationUsage.of(
-                totals,
-                budget=status.budget if status is not None else None,
-                pressure=status.pressure.pressure if status is not None else None,
-                cost_usd=shown_usd(totals.cost_usd),
-            )
-        data.append(ListedConversation(**_item(found), usage=usage))
+    data = [
+        ListedConversation(**_item(found), usage=ConversationUsage(**usage) if usage else None)
+        for found, usage in page
+    ]
     next_cursor = cursors.encode(name, digest, end[0].isoformat(), end[1]) if end else None
     return ConversationPage(data=data, next_cursor=next_cursor)
 

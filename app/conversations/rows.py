@@ -20,8 +20,7 @@ from app.conversations.conversation import (
     window_of,
 )
 from app.conversations.epochs import Epoch
-from app.conversations.messages.batch import Calls
-from app.conversations.messages.row import LogRow, StoredMessage
+from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
 from app.conversations.windows.active_window import window_from

@@ -21,6 +21,7 @@ from app.conversations.conversation import (
 from app.conversations.listing import LastCompaction
 from app.conversations.repository import Resource
 from app.environment import one_line
+from app.http.cursors import Page
 from app.http.fields import (
     AgentId,
     ConversationId,
@@ -33,7 +34,6 @@ from app.http.fields import (
     Time,
     examples,
 )
-from app.http.pages import Page
 from app.models.budget import ContextBudget, Pressure
 from app.models.usage_totals import MAX_DAYS
 from app.policy.policy import Group, Policy, merge

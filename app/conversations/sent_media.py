@@ -98,15 +98,10 @@ def _fits(sent: Sequence[SentMedia], payload_bytes: int, limits: MediaLimits, sh
 
 
 def _is_media(message: Message, part: Part) -> bool:
-    match part:
-        case Image():
-            return message.role is not Role.ASSISTANT
-        case File():
-            return message.role is not Role.ASSISTANT and part.text is None
-        case Opaque():
-            return labels.kind_of(part.block) in _OPAQUE_MEDIA
-        case _:
-            return False
+    if isinstance(part, Opaque):
+        return labels.kind_of(part.block) in _OPAQUE_MEDIA
+    is_readable = isinstance(part, File) and part.text is not None
+    return isinstance(part, Image | File) and not is_readable and message.role is not Role.ASSISTANT
 
 
 def _sent(seq: int, part: Part) -> SentMedia:

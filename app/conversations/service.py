@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page, Place
-from app.conversations.budget_status import BudgetStatus, read_budgets, within
+from app.conversations.budget_status import read_budgets, within
 from app.conversations.conversation import (
     Agent,
     Conversation,
@@ -26,9 +26,15 @@ from app.conversations.conversation import (
     list_json,
     stored_window,
 )
-from app.conversations.keys import find_key, free_key, own_id_of
-from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter, ListedTotals
-from app.conversations.lookup import get_agent, get_conversation, lock_conversation
+from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter
+from app.conversations.lookup import (
+    find_key,
+    free_key,
+    get_agent,
+    get_conversation,
+    lock_conversation,
+    own_id_of,
+)
 from app.conversations.messages.stored_results import DeleteConversationObjects
 from app.conversations.repository import ConfigurableRepository, Resource
 from app.conversations.schemas import (
@@ -44,7 +50,7 @@ from app.policy.policy import Policy
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
 from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
-from app.tenancy.retention import is_idle, lock_expired
+from app.tenancy.retention import lock_expired
 
 _MAX_KEYS = 2
 """The keys that a conversation may have by its id."""
@@ -243,12 +249,6 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
         return resource_id if added else None
 
 
-ListedConversations = tuple[
-    Sequence[tuple[Conversation, ListedTotals | None, BudgetStatus | None]], Place | None
-]
-"""Conversations of a page with what was asked for, and the place to continue after."""
-
-
 class ConversationService(_ResourceService[Conversation, ConversationCreate]):
     """Conversations, without their logs."""
 
@@ -263,10 +263,11 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
         bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
-    ) -> ListedConversations:
+    ) -> tuple[Sequence[tuple[Conversation, dict[str, Any]]], Place | None]:
         """Return a page, newest first, and the place that the list continues after, if it does.
 
-        `before` is the place to start after. The page may have fewer items than `limit`.
+        `before` is the place to start after. The page may have fewer items than `limit`. On request
+        each has the fields of `ConversationUsage`.
         """
         async with self._database.session() as session:
             repository = session.conversation_list
@@ -279,13 +280,16 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
             listed = await repository.by_ids(
                 tenant_id, ids, self._resolver.default_model, bound, with_usage=with_usage
             )
-            items = [item for item, _ in listed]
-            asked = items if with_usage else []
+            asked = [item for item, _ in listed] if with_usage else []
             statuses = await read_budgets(self._resolver, within(session), asked)
         if listed.has_more:
-            shown = {item.conversation_id for item in items}
+            shown = {item.conversation_id for item, _ in listed}
             end = next(place for place in reversed(places) if place[1] in shown)
-        return [(*each, statuses.get(each[0].conversation_id)) for each in listed], end
+        for item, usage in listed if with_usage else ():
+            status = statuses.get(item.conversation_id)
+            usage["budget"] = status.budget if status is not None else None
+            usage["pressure"] = status.pressure.pressure if status is not None else None
+        return listed, end
 
     async def change(
         self, tenant_id: str, conversation_id: str, patch: ConversationPatch
@@ -321,7 +325,7 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
             await self._get(repositories, tenant_id, conversation_id, lock=True)
             now = self._now()
             event = json_text.dumps({"last_cleared_at": now.isoformat()})
-            await repositories.windows.clear(conversation_id, now, event)
+            await repositories.windows.clear([conversation_id], now, event)
             return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
@@ -332,15 +336,6 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
             return True
 
         return await self._remove_if(is_there, tenant_id, conversation_id)
-
-    async def remove_idle(self, tenant_id: str, conversation_id: str, since: datetime) -> bool:
-        """Delete it unless it was changed or appended to since a time; return if it was deleted."""
-
-        async def has_no_use(repositories: Repositories) -> bool:
-            found = await repositories.log.lock(tenant_id, conversation_id, None)
-            return found is not None and await is_idle(repositories.session, conversation_id, since)
-
-        return bool(await self._remove_if(has_no_use, tenant_id, conversation_id))
 
     async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
         """Delete it if its expiry has passed; return if it was deleted."""

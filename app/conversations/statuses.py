@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachetools import TTLCache
 
 from app.common import json_text
 from app.conversations.conversation import DEFAULT_AGENT_WINDOW_SECONDS, Conversation
-
-if TYPE_CHECKING:  # whose repositories return activities
-    from app.repositories import Database
+from app.conversations.messages.repository import named_calls
+from app.database.connections import Statement
+from app.database.sql import read
+from app.database.tables import NOT_EXPIRED
+from app.repositories import Database
 
 MAX_LISTED = 10
 MAX_CONVERSATIONS = 50
@@ -29,6 +31,26 @@ MAX_CONVERSATIONS = 50
 _MAX_CHARS = 200
 _CACHE_SECONDS = 1.0
 _MAX_AGENTS = 1024
+# The newest conversations of an agent with recent messages in their windows.
+ACTIVITIES = Statement(f"""
+    SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
+        calling.call_names, h.open_calls
+    FROM (
+        SELECT * FROM conversations c
+        WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND {NOT_EXPIRED}
+        ORDER BY created_at DESC, conversation_id DESC
+        LIMIT {MAX_CONVERSATIONS}
+    ) c
+    JOIN heads h ON h.conversation_id = c.conversation_id
+    LEFT JOIN LATERAL (
+        SELECT m.call_ids, m.call_names FROM messages m
+        WHERE m.conversation_id = h.conversation_id AND m.seq >= h.group_seq
+            AND m.seq = h.open_seqs[cardinality(h.open_seqs)]
+        LIMIT 1
+    ) calling ON true
+    WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
+    ORDER BY h.newest_at DESC, c.conversation_id LIMIT {MAX_LISTED + 1}
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +65,12 @@ class Activity:
     newest_at: datetime
     waits_for: tuple[str, ...] = ()
     own_id: str | None = None
+
+
+def _activity_from(row: Any) -> Activity:
+    calls = named_calls(row["call_ids"], row["call_names"])
+    waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
+    return read(Activity, row, waits_for=waits_for)
 
 
 def status_text(activities: Sequence[Activity], conversation_id: str) -> str | None:
@@ -89,12 +117,11 @@ class Statuses:
         if activities is None:
             seconds = conversation.rolling_window_seconds or DEFAULT_AGENT_WINDOW_SECONDS
             async with self._database.session() as session:
-                activities = await session.windows.activities(
-                    tenant_id,
-                    conversation.agent_id,
-                    self._now() - timedelta(seconds=seconds),
-                    MAX_CONVERSATIONS,
-                    MAX_LISTED + 1,
+                rows = await session.session.all(
+                    ACTIVITIES,
+                    tenant_id=tenant_id,
+                    agent_id=conversation.agent_id,
+                    since=self._now() - timedelta(seconds=seconds),
                 )
-            self._cache[key] = activities
+            activities = self._cache[key] = [_activity_from(row) for row in rows]
         return status_text(activities, conversation.conversation_id)

@@ -38,7 +38,6 @@ MAX_AT_ONCE = 8
 """The maximum of oversized messages in a view; more would not fit together."""
 
 _SHARE, _NEWEST_SHARE = 0.25, 0.5
-_FIRST_AT_ONCE = 2
 _BYTES_PER_TOKEN = 4
 _MAX_TRIES = 16
 _SHRINK = 0.9
@@ -66,8 +65,8 @@ def readable_text(message: Message) -> bytes:
 def limits_of_oversized(entries: Sequence[Entry], history_tokens: int) -> dict[int, int]:
     """Return the tokens that each oversized message may take, by seq.
 
-    `history_tokens` are available to all messages. Of more than `MAX_AT_ONCE` only the first two
-    and the newest are shortened: the others cannot stay anyway.
+    `history_tokens` are available to all messages. Of more than `MAX_AT_ONCE` only the newest are
+    shortened: the others cannot stay anyway.
     """
     if history_tokens < MIN_SHORTENED_TOKENS:
         return {}
@@ -76,18 +75,14 @@ def limits_of_oversized(entries: Sequence[Entry], history_tokens: int) -> dict[i
         tokens_from_newest = sum(item.tokens for item in entries if item.seq >= newest.seq)
         if tokens_from_newest > history_tokens:
             newest_limit = max(MIN_SHORTENED_TOKENS, int(history_tokens * _NEWEST_SHARE))
-    texts = [
-        item
-        for item in entries
-        if item.role is not Role.TOOL
-        and item.tokens > (newest_limit if item is newest else history_tokens)
-    ]
-    if len(texts) > MAX_AT_ONCE:
-        texts = [*texts[:_FIRST_AT_ONCE], *texts[_FIRST_AT_ONCE - MAX_AT_ONCE :]]
-    shares = {item.seq: _NEWEST_SHARE if item is newest else _SHARE for item in texts}
-    return {
-        seq: max(MIN_SHORTENED_TOKENS, int(history_tokens * share)) for seq, share in shares.items()
-    }
+    limits: dict[int, int] = {}
+    for item in entries:
+        limit, share = history_tokens, _SHARE
+        if item is newest:
+            limit, share = newest_limit, _NEWEST_SHARE
+        if item.role is not Role.TOOL and item.tokens > limit:
+            limits[item.seq] = max(MIN_SHORTENED_TOKENS, int(history_tokens * share))
+    return dict(list(limits.items())[-MAX_AT_ONCE:])
 
 
 def limits_of_largest(
@@ -139,7 +134,8 @@ def shortened_to(
         if shown < 0:
             break
         short = ShortenedMessage(seq, shown - shown // 2, shown // 2, 0)
-        tokens = _cost(shortened_preview(message, short, ref).message, count)
+        preview = shortened_preview(message, short, ref).message
+        tokens = count_message(openai_chat.adapt(preview), count).visible
         if tokens <= max_tokens:
             return replace(short, tokens=tokens)
         shrunk = math.floor(shown * _SHRINK * max_tokens / tokens)
@@ -240,7 +236,3 @@ def _lines(parts: Sequence[Part]) -> Iterator[tuple[int, str]]:
                 pass
             case _:
                 yield index, json_text.dumps(part.block)
-
-
-def _cost(message: Message, count: CountText) -> int:
-    return count_message(openai_chat.adapt(message), count).visible

@@ -31,10 +31,15 @@ from app.conversations.view import (
     union,
 )
 from app.formats import PROVIDERS
-from app.formats.message import FormatName, Role
+from app.formats.compactions import encrypted_bytes, is_requested, readable_summary
+from app.formats.message import FormatName, Reasoning, Role
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy
 from app.prompt.resolved_settings import ResolvedSettings
+
+ENCRYPTED_BYTES_PER_TOKEN = 4
+NO_PROVIDER_COMPACTION = "provider_compaction_unavailable"
+"""`degraded`: the strategy is `provider`, but the provider of the format has no compaction."""
 
 
 def base_view(state: ConversationState, active: View | None, policy: Policy) -> View:
@@ -133,6 +138,19 @@ def with_shown_item(view: View, *, stands_for_messages: bool = False) -> View:
         return view
     is_idle = stands_for_messages and not overlap((Span(1, item.seq),), view.window)
     return view if view.shows(item.seq) and not is_idle else replace(view, provider_item=None)
+
+
+def provider_item(
+    part: Reasoning, seq: int, format: FormatName, model: str, count: CountText
+) -> ProviderItem:
+    """Return the item of the message at a seq, which a model made, with its estimated cost.
+
+    That of an encrypted one is known to its provider only, when its usage is reported.
+    [compaction.provider-item]
+    """
+    text = readable_summary(part)
+    tokens = count(text) if text else encrypted_bytes(part) // ENCRYPTED_BYTES_PER_TOKEN
+    return ProviderItem(seq, format, model, MESSAGE_OVERHEAD + tokens, is_requested(part))
 
 
 def view_behind_item(

@@ -8,7 +8,7 @@ import a fifth of the process's memory. What they share is in `sql.py` and `tabl
 2. If the database does not answer shortly after such a timeout, the connection is closed and never
    used again.
 3. An error that means that the database is unavailable becomes ServiceUnavailable, which clients
-   may retry; a full disk becomes InsufficientStorage.
+   may retry.
 4. No statement needs session state. Through a transaction pooler, session settings are not sent,
    and a statement is parsed and executed in one message.
 """
@@ -20,13 +20,15 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal
 
 import asyncpg
 
-from app.common.errors import InsufficientStorage, ServiceUnavailable
+from app.common.errors import ServiceUnavailable
 from app.database.tables import TYPES
+
+if TYPE_CHECKING:  # of the process
+    from app.conversations.rows import SettingsCache
 
 _UNAVAILABLE = (
     OSError,
@@ -49,7 +51,6 @@ _UNAVAILABLE = (
     asyncpg.UndefinedFunctionError,  # not migrated yet
 )
 _RETRY_SECONDS = 1
-_DISK_FULL_RETRY_SECONDS = 30
 
 # The statements are few and their best plans do not depend on parameters. Custom plans, which
 # PostgreSQL would make for some, cost more than the execution.
@@ -61,20 +62,12 @@ PLANNING = {
 }
 """Planner settings. With a pooler, the pooler sets them on its servers."""
 
+Pooler = Literal["none", "transaction", "prepared"]
+"""What is between the service and PostgreSQL: nothing, or a pooler in transaction mode, without or
+with support for prepared statements. A pooler in session mode is nothing."""
 _LONG_READS = 1
 """Reads of long values at once: a server process takes several times the memory of each."""
 _NAME = re.compile(r"(CAST\()?(?<!:):([a-z_][a-z_0-9]*)")
-
-
-class Pooler(StrEnum):
-    """The connection pooler between the service and PostgreSQL."""
-
-    NONE = "none"
-    """None, or a pooler in session mode."""
-    TRANSACTION = "transaction"
-    """A pooler in transaction mode without support for prepared statements."""
-    PREPARED = "prepared"
-    """A pooler in transaction mode with support for prepared statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,30 +160,32 @@ class Session:
         return int(status.rsplit(" ", 1)[-1]) if status[-1].isdigit() else 0
 
     async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
-        arguments = statement.arguments(values)
+        arguments, timeouts = statement.arguments(values), self._timeouts
+        seconds = timeouts.long_statement if statement.is_long else timeouts.statement
+        limit = seconds + timeouts.grace
         try:
-            if not statement.is_long:
-                limit = self._timeouts.statement + self._timeouts.grace
-                return await execute(statement.sql, *arguments, timeout=limit)
-            return await self._execute_long(execute, statement.sql, arguments)
+            if statement.is_long and not self._connection.is_in_transaction():
+                async with self._connection.transaction():
+                    await self._set_timeout(seconds)
+                    return await execute(statement.sql, *arguments, timeout=limit)
+            if statement.is_long and not self._has_long_timeout:
+                await self._set_timeout(seconds)  # for the rest of the transaction
+                self._has_long_timeout = True
+            return await execute(statement.sql, *arguments, timeout=limit)
         except (TimeoutError, asyncpg.InternalClientError):
             self._connection.terminate()  # otherwise a rollback would wait for the answer as well
             raise
 
-    async def _execute_long(self, execute: Any, sql: str, arguments: Sequence[Any]) -> Any:
-        """Run with the longer timeout, which applies to the rest of the transaction."""
-        limit = self._timeouts.long_statement
-        if not self._connection.is_in_transaction():
-            async with self._connection.transaction():
-                await self._set_timeout(limit)
-                return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
-        if not self._has_long_timeout:
-            await self._set_timeout(limit)
-            self._has_long_timeout = True
-        return await execute(sql, *arguments, timeout=limit + self._timeouts.grace)
-
     async def _set_timeout(self, seconds: float) -> None:
         await self._connection.execute(f"SET LOCAL statement_timeout = {_milliseconds(seconds)}")
+
+
+class Repository:
+    """Statements of one kind, over one session; the cache is that of the process."""
+
+    def __init__(self, session: Session, settings_cache: SettingsCache) -> None:
+        self._session = session
+        self._settings_cache = settings_cache
 
 
 class PooledConnection(asyncpg.Connection):
@@ -223,53 +218,41 @@ class PooledConnection(asyncpg.Connection):
 class Store:
     """The database; `session` autocommits each statement, `transaction` spans a block.
 
-    `failed` is called with the class name of the error when a session fails. `is_full` returns
-    whether the disk is full: a server that cannot write its log ends without that error.
+    `failed` is called with the class name of the error when a session fails.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        min_size: int = 1,
         max_size: int = 10,
         timeouts: Timeouts | None = None,
-        pooler: Pooler = Pooler.NONE,
+        pooler: Pooler = "none",
         failed: Callable[[str], None] = lambda _kind: None,
-        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._url = url
-        self._sizes = (min_size, max_size)
+        self._max_size = max_size
         self._timeouts = timeouts or Timeouts()
         self._pooler = pooler
         self._failed = failed
-        self._is_full = is_full
         self._waiting = 0
         self._reading_long = asyncio.Semaphore(_LONG_READS)
         self._pool: Any = None
-        self._creating: asyncio.Task[Any] | None = None
 
     async def open(self, statements: Sequence[Statement] = ()) -> None:
         """Connect; raises ServiceUnavailable when the database does not answer.
 
         The first run of a statement on a connection takes ten times as long as the next ones. So
-        that no request waits for it, `statements` run on the first connections without values,
-        with which they must do nothing.
+        that no request waits for it, `statements` run on the first connection without values, with
+        which they must do nothing.
         """
-        async with self.session():
-            pass
-        await asyncio.gather(*(self._run_once(statements) for _ in range(self._sizes[0])))
-
-    async def _run_once(self, statements: Sequence[Statement]) -> None:
-        with suppress(asyncpg.PostgresError):  # of an older schema: the process is not ready then
-            async with self.session() as session:
+        async with self.session() as session:
+            with suppress(asyncpg.PostgresError):  # of an older schema: it is not ready then
                 for statement in statements:
                     await session.all(statement, **dict.fromkeys(statement.names))
 
     async def close(self) -> None:
         """Wait for running statements, then disconnect."""
-        if self._creating is not None:
-            self._creating.cancel()
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
@@ -308,59 +291,37 @@ class Store:
         """Return the current state of the pool."""
         size = self._pool.get_size() if self._pool is not None else 0
         idle = self._pool.get_idle_size() if self._pool is not None else 0
-        return PoolState(size, size - idle, self._waiting, self._sizes[1])
+        return PoolState(size, size - idle, self._waiting, self._max_size)
 
     async def _acquire(self, seconds: float) -> tuple[Any, Any]:
-        """Return the pool and one of its connections, each within the timeout."""
+        """Return the pool and one of its connections, within the timeout."""
         self._waiting += 1
         try:
-            pool = self._pool
-            if pool is None:
-                async with asyncio.timeout(seconds):
-                    pool = await self._first_pool()
-            return pool, await pool.acquire(timeout=seconds)
+            if self._pool is None:  # this connects nothing, and so does not wait
+                self._pool = await asyncpg.create_pool(
+                    self._url,
+                    min_size=0,
+                    max_size=self._max_size,
+                    reset=_skip_reset,
+                    command_timeout=self._timeouts.statement + self._timeouts.grace,
+                    timeout=self._timeouts.connection,
+                    **self._options,
+                )
+            return self._pool, await self._pool.acquire(timeout=seconds)
         except (*_UNAVAILABLE, asyncpg.PostgresError) as error:
             raise self._unavailable(error) from error
         finally:
             self._waiting -= 1
 
-    async def _first_pool(self) -> Any:
-        """Return the pool when it is created; concurrent callers share one attempt."""
-        if self._creating is None:
-            self._creating = asyncio.create_task(self._create_pool())
-            self._creating.add_done_callback(self._on_pool_created)
-        return await asyncio.shield(self._creating)
-
-    async def _create_pool(self) -> Any:
-        return await asyncpg.create_pool(
-            self._url,
-            min_size=self._sizes[0],
-            max_size=self._sizes[1],
-            # No statement leaves session state, so no reset is needed.
-            reset=_skip_reset,
-            command_timeout=self._timeouts.statement + self._timeouts.grace,
-            timeout=self._timeouts.connection,
-            **self._options,
-        )
-
-    def _on_pool_created(self, task: asyncio.Task[Any]) -> None:
-        self._creating = None
-        if not task.cancelled() and task.exception() is None:
-            self._pool = task.result()
-
     @property
     def _options(self) -> dict[str, Any]:
         """Return the connection options for the pooler."""
-        match self._pooler:
-            case Pooler.NONE:
-                name = {"application_name": "context-service"}
-                return {"server_settings": name | PLANNING | self._timeouts.settings}
-            case Pooler.TRANSACTION:
-                return {"statement_cache_size": 0, "connection_class": PooledConnection}
-            case Pooler.PREPARED:
-                return {}
-            case other:
-                assert_never(other)
+        if self._pooler == "none":
+            name = {"application_name": "context-service"}
+            return {"server_settings": name | PLANNING | self._timeouts.settings}
+        if self._pooler == "transaction":
+            return {"statement_cache_size": 0, "connection_class": PooledConnection}
+        return {}
 
     async def _discard(self, connection: Any, error: Exception) -> None:
         """Close connections that are unusable after this error."""
@@ -378,9 +339,6 @@ class Store:
             error = error.__context__
         reason = type(error).__name__
         self._failed(reason)
-        if isinstance(error, asyncpg.DiskFullError) or self._is_full():
-            facts = {"reason": reason, "retry_after": _DISK_FULL_RETRY_SECONDS}
-            return InsufficientStorage("The disk of the database is full", facts)
         facts = {"reason": reason, "retry_after": _RETRY_SECONDS}
         return ServiceUnavailable("The database does not answer", facts)
 
@@ -390,4 +348,4 @@ def _milliseconds(seconds: float) -> str:
 
 
 async def _skip_reset(connection: Any) -> None:
-    """Replace asyncpg's reset of a returned connection."""
+    """Replace asyncpg's reset of a returned connection: no statement leaves session state."""

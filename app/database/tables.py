@@ -43,8 +43,6 @@ CREATE TABLE tenants (
     created_at timestamptz NOT NULL DEFAULT now(),
     summarizer_hour timestamptz,
     summarizer_calls bigint,
-    -- Since then its keys are refused.
-    disabled_at timestamptz,
     PRIMARY KEY (tenant_id)
 );
 
@@ -57,7 +55,6 @@ CREATE TABLE api_keys (
     created_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz,
     revoked_at timestamptz,
-    last_used_at timestamptz,
     read_only boolean NOT NULL DEFAULT false,
     PRIMARY KEY (key_id)
 );
@@ -571,3 +568,13 @@ TYPES: Mapping[str, str] = {
 """The types of parameters: those of the columns of their names, and of some that many statements
 have. Two names are of columns of several types and have none: `data` and `tokens`.
 """
+CONVERSATION_TABLES = tuple(
+    name for name, table in TABLES.items() if "conversation_id" in table.columns
+)
+"""All tables with rows of a conversation, in the order of deletion.
+
+Chunks are deleted after the rows that allow new ones: the deletion waits for the locks of those,
+and then reads chunks that were stored meanwhile.
+"""
+NOT_EXPIRED = "(c.expires_at IS NULL OR c.expires_at > now())"
+"""The condition of a conversation `c` that is shown; a worker deletes expired ones soon after."""

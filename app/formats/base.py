@@ -103,6 +103,10 @@ class Provider(ABC):
         family = self.accepted_families(model)[:1]
         return model == other or (family != () and family == self.accepted_families(other)[:1])
 
+    def compacts(self, model: str) -> bool:
+        """Whether the provider of a model compacts what it is sent in this format."""
+        return self.accepted_families(model)[:1] in self.compacting_families
+
     # --- reading ---------------------------------------------------------------------------------
 
     @abstractmethod

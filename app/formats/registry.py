@@ -27,8 +27,6 @@ PROVIDERS: Final[dict[FormatName, Provider]] = {
     provider.name: provider for provider in (openai_chat, openai_responses, anthropic, gemini)
 }
 _GROUPED = re.compile(r"(.*?)/(\d+)/output/(\d+)(.*)", re.DOTALL)
-_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
-"""Types of OpenAI Responses items, each a message by itself."""
 
 
 def with_request_pointers(error: ValidationError) -> ValidationError:
@@ -53,20 +51,6 @@ def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> Non
             named = " or ".join(owners)
             detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
             raise ValidationError.at(f"{part_pointer}/type", detail)
-
-
-def with_format_hint(
-    error: ValidationError, raw: Mapping[str, Any], format: FormatName
-) -> ValidationError:
-    """Return an error with a hint at the format where the message looks like another one's."""
-    is_gemini = "parts" in raw and "content" not in raw
-    shape = FormatName.GEMINI if is_gemini else None
-    shape = FormatName.OPENAI_RESPONSES if raw.get("type") in _ITEMS else shape
-    if shape is None or shape is format:
-        return error
-    hint = f"; this has the shape of {shape}, not of {format}: is `format` right?"
-    problems = tuple(Problem(item.pointer, item.detail + hint) for item in error.problems)
-    return ValidationError(error.detail + hint, error.facts, problems)
 
 
 def _parts(raw: Mapping[str, Any], pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

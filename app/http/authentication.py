@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from contextlib import suppress
+from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -30,22 +30,17 @@ from app.tenancy.api_keys import Caller, KeyService
 from app.tenancy.limits import LimitService
 
 PUBLIC_PATHS = frozenset(
-    {
-        *("/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/inspector"),
-    }
+    {"/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/inspector"}
 )
 """Paths without authentication."""
 PUBLIC_FOLDER = "/inspector/"
 """The folder of the files of `/inspector` and `/docs`, which need none either."""
 ANY_HOST = "*"
 """The allowed host that allows all hosts."""
-
-_MAX_HOST = 300
-_HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
-
-
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 READING_POSTS = frozenset({"/v1/tokens/count", "/v1/context/needs-compression"})
+_MAX_HOST = 300
+_HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
 
 
 class AuthenticationMiddleware:
@@ -65,80 +60,70 @@ class AuthenticationMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate the request, unless its path is public."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        names = [name for name, _ in scope["headers"]]
-        hosts = names.count(b"host")
-        no_host = scope["http_version"] == "1.1" and not hosts
-        if no_host or hosts > 1 or names.count(b"authorization") > 1:
-            refusal = "A request must have exactly one Host header and at most one Authorization"
-            await answer_error(MalformedRequest(refusal))(scope, receive, send)
-            return
-        if scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDER):
-            await self._app(scope, receive, send)
-            return
-        authorization = header_of(scope, b"authorization") or ""
-
-        try:
-            caller = await self._keys.admit(authorization)
-            if caller.key_id is None:
-                host = header_of(scope, b"host") or ""
-                _require_same_origin(header_of(scope, b"origin"), host)
-                self._require_allowed(host)
-            scope["caller"] = caller
-            await self._limits.count_request(caller.tenant_id)
-            require_scope(caller, scope["method"], scope["path"])
-        except ContextError as error:
-            await answer_error(error)(scope, receive, send)
-            return
-
+        if scope["type"] == "http":
+            try:
+                _require_one_host(scope)
+                path = scope["path"]
+                if path not in PUBLIC_PATHS and not path.startswith(PUBLIC_FOLDER):
+                    scope["caller"] = caller = await self._admit(scope)
+                    await self._limits.count_request(caller.tenant_id)
+                    require_scope(caller, scope["method"], path)
+            except ContextError as error:
+                await answer_error(error)(scope, receive, send)
+                return
         await self._app(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> Caller:
+        caller = await self._keys.admit(header_of(scope, b"authorization") or "")
+        if caller.key_id is None:
+            host = header_of(scope, b"host") or ""
+            origin = (header_of(scope, b"origin") or "").partition("://")[2]
+            is_foreign = origin != host and not _is_loopback(_name_of(origin))
+            if header_of(scope, b"origin") is not None and is_foreign:
+                raise Forbidden("Cross-origin requests require an API key")
+            self._require_allowed(host)
+        return caller
 
     def _require_allowed(self, host: str) -> None:
         """Raise Forbidden for a host name that DNS rebinding could use (rule 3)."""
-        if len(host) <= _MAX_HOST and _is_private(host):
+        name = _name_of(host)
+        if name is not None and ("." not in name or _is_loopback(name) or _is_address(name)):
             return
-        if ANY_HOST not in self._allowed_hosts and _name_of(host) not in self._allowed_hosts:
+        if ANY_HOST not in self._allowed_hosts and name not in self._allowed_hosts:
             raise Forbidden(
-                "Without an API key the service accepts requests to its address only, not to a"
-                " host name: use 127.0.0.1, create a key with `context-service keys create`, or add"
-                " the host to CONTEXT_ALLOWED_HOSTS"
+                "Without an API key the service accepts requests to its address only, not to a host"
+                " name: use 127.0.0.1, create a key with `context-service keys create`, or add the"
+                " host to CONTEXT_ALLOWED_HOSTS"
             )
 
 
-@lru_cache(maxsize=1024)
-def _is_private(host: str) -> bool:
-    """Return whether a host is an address or a name that cannot be registered."""
-    name = _name_of(host)
-    return name is not None and ("." not in name or _is_local(name) or _address(name) is not None)
-
-
-def _require_same_origin(origin: str | None, host: str) -> None:
-    """Raise Forbidden for an origin other than this service or this machine (rule 5)."""
-    if origin is None or origin.partition("://")[2] == host:
-        return
-    name = _name_of(origin.partition("://")[2])
-    address = _address(name or "")
-    if not name or not (_is_local(name) or (address is not None and address.is_loopback)):
-        raise Forbidden("Cross-origin requests require an API key")
+def _require_one_host(scope: Scope) -> None:
+    """Raise MalformedRequest for too many headers, or too few (rule 4)."""
+    names = [name for name, _ in scope["headers"]]
+    hosts = names.count(b"host")
+    no_host = scope["http_version"] == "1.1" and not hosts
+    if no_host or hosts > 1 or names.count(b"authorization") > 1:
+        detail = "A request must have exactly one Host header and at most one Authorization"
+        raise MalformedRequest(detail)
 
 
 def _name_of(host: str) -> str | None:
     """Return a host in lower case without port and brackets, None if it is invalid."""
-    match = _HOST.fullmatch(host)
+    match = _HOST.fullmatch(host) if len(host) <= _MAX_HOST else None
     return (match[1] or match[2]).lower() if match else None
 
 
-def _is_local(name: str) -> bool:
-    return name == "localhost" or name.endswith(".localhost")
+def _is_address(name: str) -> bool:
+    with suppress(ValueError):
+        return bool(ip_address(name))
+    return False
 
 
-def _address(name: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(name)
-    except ValueError:
-        return None
+def _is_loopback(name: str | None) -> bool:
+    """Return whether a name is one of this machine (rules 3 and 5)."""
+    if not name or name == "localhost" or name.endswith(".localhost"):
+        return bool(name)
+    return _is_address(name) and ip_address(name).is_loopback
 
 
 def require_scope(caller: Caller, method: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Request bodies, read and parsed within limits, and JSON responses.
+"""Request bodies, read and parsed within limits, JSON responses, and the slots for heavy requests.
 
 1. A body is refused as soon as its declared or actual size exceeds the limit.
 2. JSON is parsed by `app.common.json_text`, which accepts more than orjson
@@ -6,9 +6,15 @@
 3. Only `application/json` is accepted: a web page cannot send it to a service on the loopback
    without a CORS preflight. Compressed bodies are refused: their size does not bound their content.
 4. Responses are models, dataclasses and dicts, serialised without another validation.
-5. A body with more values, keys or levels than the settings allow is refused before it is parsed:
-   objects take many times the memory of their text. Long bodies are counted and parsed in a thread.
-6. A request with a long body is one of `app.http.heavy_requests`.
+5. A body with more values, keys or levels than the limits is refused before it is parsed: objects
+   take many times the memory of their text. Long bodies are counted and parsed in a thread.
+6. Heavy requests share the slots of a process: uploads, downloads, searches of outputs, lists, and
+   bodies of more than 64 KiB. One takes a slot, and one more for each 4 MiB of its JSON body or of
+   a page. Forks, exports, imports, snapshots that are read or restored, and lists with full
+   contents are large: they keep the database or the event loop busy. They take as many slots as
+   leave half of the connections to other requests.
+7. A request holds its slots until its answer is sent: until the client has received all but what
+   the connection buffers.
 """
 
 from __future__ import annotations
@@ -25,20 +31,23 @@ import orjson
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Message, Scope, Send
 
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
-from app.common.errors import ContextError, PayloadTooLarge, Problem, ValidationError
+from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.json_text import MAX_MESSAGE_VALUES, StructureLimits, has_more_values
-from app.http.heavy_requests import LIGHT_BYTES, take_share
 
-_BODY_SIZE = "body_size"
-_MIN_VALUE_BYTES = 2  # with its comma
-_MAX_CODING = 40
-_JSON = (b"content-type", b"application/json")
 CLIENT_CLOSED_REQUEST = 499
 """The status in logs and metrics of a request whose client disconnected before the response."""
+LIGHT_BYTES = 64 * 1024
+"""The length of a body up to which a request needs no slot."""
+SLOT_BYTES = 4 * 2**20
+HEAVY_SHARE = "heavy_share"
+"""The slots that a request holds, as pairs of tenant and number; the application releases them."""
+_BODY_SIZE = "body_size"
+_MAX_CODING = 40
+_JSON = (b"content-type", b"application/json")
 
 
 class MalformedJson(ValidationError, status=400):
@@ -90,32 +99,22 @@ class WireRequest(Request):
         return self._body
 
     async def read_body(self, max_bytes: int) -> bytes:
-        """Read a body that has a limit of its own; raises PayloadTooLarge."""
+        """Read a body that has a limit of its own; raises PayloadTooLarge and ClientDisconnect."""
         expected = body_bytes_of(self.scope)
-        if expected is not None and expected > max_bytes:
-            raise _too_large(max_bytes)
-        chunk, has_more = await self._next_chunk()
-        if len(chunk) > max_bytes:
-            raise _too_large(max_bytes)
-        if not has_more:
-            return chunk
-        body = BytesIO()  # which gives its bytes without a copy, as neither bytearray nor join do
-        body.write(chunk)
-        while has_more:
-            if (expected or body.tell()) > LIGHT_BYTES:
+        body, has_more = BytesIO(), True  # which gives its bytes without a copy
+        while True:
+            if max(expected or 0, body.tell()) > max_bytes:
+                detail = f"A body has at most {max_bytes:,} bytes"
+                raise PayloadTooLarge(detail, {"limit": max_bytes})
+            if not has_more:
+                return body.getvalue()
+            if body.tell() and (expected or body.tell()) > LIGHT_BYTES:
                 await take_share(self.scope, expected)
-            chunk, has_more = await self._next_chunk()
-            body.write(chunk)
-            if body.tell() > max_bytes:
-                raise _too_large(max_bytes)
-        return body.getvalue()
-
-    async def _next_chunk(self) -> tuple[bytes, bool]:
-        """Return a part of the body, and whether there are more; raises ClientDisconnect."""
-        message = await self.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        return message.get("body", b""), message.get("more_body", False)
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            body.write(message.get("body", b""))
+            has_more = message.get("more_body", False)
 
     async def json(self) -> Any:
         """Return the parsed body, whose bytes are let go; raises as `parse` (rule 5)."""
@@ -140,24 +139,25 @@ async def long_json(content: Any, size: int) -> Json:
 
 
 def parse(body: bytes, limits: StructureLimits) -> Any:
-    """Parse a JSON body.
-
-    Raises MalformedJson; PayloadTooLarge for too many values or keys, ValidationError for one
-    nested too deeply.
-    """
+    """Parse a JSON body; raises MalformedJson, and as `require_structure` does."""
     require_structure(body, limits)
     try:
         return json_text.loads(body)
     except ValueError as error:
-        raise MalformedJson(_utf8_error(body) or f"The body is not JSON: {error}") from error
+        raise MalformedJson(f"The body is not JSON: {error}") from error
 
 
 def require_structure(body: bytes, limits: StructureLimits) -> None:
-    """Raise PayloadTooLarge or ValidationError for a body over one of the limits (rule 5)."""
+    """Raise PayloadTooLarge for too many values or keys, ValidationError for too many levels."""
     try:
         json_text.require_within(body, limits)
     except json_text.ExceedsLimits as excess:
-        raise _structure_error(excess) from None
+        limit, facts = excess.limit, {"limit": excess.limit, "found": excess.count}
+        if excess.what == "depth":
+            detail = f"The body is nested more than {limit} levels deep"
+            raise ValidationError(detail, facts) from None
+        detail = f"The body has more than {limit:,} JSON {excess.what}"
+        raise PayloadTooLarge(detail, facts) from None
 
 
 async def require_small_messages(
@@ -167,36 +167,16 @@ async def require_small_messages(
 
     `pointer` is where the messages are in the body.
     """
-    if size_of_body(request) <= MAX_MESSAGE_VALUES * _MIN_VALUE_BYTES:
+    if size_of_body(request) <= MAX_MESSAGE_VALUES * 2:  # a value has a comma beside it
         return
     for index, message in enumerate(messages):
         if has_more_values(message, MAX_MESSAGE_VALUES):
             detail = f"has more than {MAX_MESSAGE_VALUES:,} JSON values"
             raise PayloadTooLarge(
-                f"A message has more than {MAX_MESSAGE_VALUES:,} JSON values; nothing was stored",
+                f"A message {detail}; nothing was stored",
                 {"limit": MAX_MESSAGE_VALUES},
                 (Problem(f"{pointer}/{index}", detail),),
             )
-
-
-def _structure_error(excess: json_text.ExceedsLimits) -> ContextError:
-    facts = {"limit": excess.limit, "found": excess.count}
-    if excess.what == "depth":
-        return ValidationError(f"The body is nested more than {excess.limit} levels deep", facts)
-    return PayloadTooLarge(
-        f"The body has more than {excess.limit:,} JSON {excess.what}: {excess.count:,} were counted"
-        " before the end",
-        facts,
-    )
-
-
-def _utf8_error(body: bytes) -> str | None:
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        at = error.start
-        return f"The body is not UTF-8: invalid byte {body[at]:#04x} at offset {at}"
-    return None
 
 
 def dump(content: Any) -> bytes:
@@ -232,11 +212,9 @@ def require_json(request: Request) -> None:
 
 def require_uncoded(request: Request) -> None:
     """Raise EncodedBody for a content coding (rule 3)."""
-    coding = (header_of(request.scope, b"content-encoding") or "").strip()
+    coding = (header_of(request.scope, b"content-encoding") or "").strip()[:_MAX_CODING]
     if coding.lower() not in ("", "identity"):
-        detail = (
-            f"must be identity: a body with Content-Encoding {coding[:_MAX_CODING]} is not decoded"
-        )
+        detail = f"must be identity: a body with Content-Encoding {coding} is not decoded"
         raise EncodedBody.at("/header/content-encoding", detail)
 
 
@@ -257,5 +235,31 @@ def body_bytes_of(scope: Scope) -> int | None:
     return None if header_of(scope, b"transfer-encoding") else 0
 
 
-def _too_large(max_bytes: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"A body has at most {max_bytes:,} bytes", {"limit": max_bytes})
+def large_slots(heavy_requests: int, pool_max_size: int) -> int:
+    """Return the slots of a large request (rule 6)."""
+    return 1 + heavy_requests // (1 + max(1, pool_max_size // 2))
+
+
+async def take_share(scope: Scope, body_bytes: int | None, slots: int = 0) -> None:
+    """Take the slots of a request once, at least these; raises RateLimited or ServiceUnavailable.
+
+    A body of unknown length counts as the longest.
+    """
+    if not scope[HEAVY_SHARE]:
+        state, tenant_id = scope["app"].state, scope["caller"].tenant_id
+        length = state.max_body_bytes if body_bytes is None else body_bytes
+        taken = await state.heavy.acquire(tenant_id, max(slots, 1 + length // SLOT_BYTES))
+        scope[HEAVY_SHARE].append((tenant_id, taken))
+
+
+def drained(send: Send) -> Send:
+    """Return a `send` that waits until a large body is sent (rule 7)."""
+
+    async def send_drained(message: Message) -> None:
+        if len(message.get("body", b"")) <= LIGHT_BYTES or message.get("more_body", False):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        await send({"type": "http.response.body"})  # which the server sends when it has room
+
+    return send_drained

@@ -54,8 +54,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._around > MAX_HEAD_BYTES and not self.transport.is_closing():
             if self._in_head:
-                detail = f"The request line and the headers may have {MAX_HEAD_BYTES:,} bytes"
-                self._refuse(431, PayloadTooLarge.code, detail)
+                self._refuse(
+                    431, PayloadTooLarge.code, f"A head has {MAX_HEAD_BYTES:,} bytes at most"
+                )
             else:
                 self._refuse(400, ValidationError.code, "The framing of the body exceeds the body")
 

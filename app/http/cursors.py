@@ -1,4 +1,4 @@
-"""Opaque cursors: the last item of a page and the order of the list."""
+"""Pages of lists, and opaque cursors: the last item of a page and the order of the list."""
 
 from __future__ import annotations
 
@@ -6,37 +6,63 @@ import base64
 from datetime import date, datetime
 from functools import cache
 from hashlib import blake2b
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import orjson
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter
+from typing_extensions import TypeAliasType
 
+from app.common import pages
 from app.common.errors import ValidationError
 from app.common.schema_errors import AGENT_ID_PATTERN, UUID_PATTERN
 from app.common.texts import is_sendable
-from app.http.fields import MAX_SEQ
+from app.http.fields import MAX_SEQ, ResponseSchema, examples
 from app.models.usage_totals import GroupBy
 
-_YEARS = range(2000, 9000)
+Item = TypeVar("Item")
+RowCounts = TypeAliasType(
+    "RowCounts", Annotated[dict[str, int], Field(description="Numbers of rows by table.")]
+)
 
 
-def _in_years(time: datetime) -> datetime:
-    if time.year not in _YEARS:
-        raise ValueError(time)
-    return time
+class Page(ResponseSchema, Generic[Item]):
+    """A page of a list."""
+
+    data: list[Item]
+    """The items of this page."""
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+    @classmethod
+    def by_id(cls, kind: str, page: pages.Page[Any], data: list[Item], id_name: str) -> Self:
+        """Return a page of `kind` whose cursor is the last id; `decode_id` reads it."""
+        next_cursor = encode(kind, getattr(data[-1], id_name)) if page.has_more else None
+        return cls(data=data, next_cursor=next_cursor)
 
 
-def _sendable(text: str) -> str:
-    if not is_sendable(text):
-        raise ValueError(text)
-    return text
+class Deleted(ResponseSchema):
+    """The rows that a deletion removed."""
+
+    model_config = examples({"deleted": {"conversations": 1, "messages": 42}})
+
+    deleted: RowCounts
+    """Rows deleted, by table."""
+
+
+def _valid(is_valid: Any) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if not is_valid(value):
+            raise ValueError(value)
+        return value
+
+    return AfterValidator(check)
 
 
 _Seq = Annotated[int, Field(strict=True, ge=0, le=MAX_SEQ)]
 _Uuid = Annotated[str, Field(pattern=UUID_PATTERN)]
 _AgentId = Annotated[str, Field(pattern=AGENT_ID_PATTERN)]
-_Time = Annotated[AwareDatetime, AfterValidator(_in_years)]
-_Name = Annotated[str, AfterValidator(_sendable)]
+_Time = Annotated[AwareDatetime, _valid(lambda time: 2000 <= time.year < 9000)]
+_Name = Annotated[str, _valid(is_sendable)]
 
 
 def encode(*values: str | int | None) -> str:
@@ -95,7 +121,7 @@ def digest_of(*parameters: object) -> str:
 
 
 @cache
-def _adapter(kinds: tuple[Any, ...]) -> TypeAdapter[Any]:
+def _adapter(*kinds: Any) -> TypeAdapter[Any]:
     shape: Any = tuple.__class_getitem__((str, *kinds))
     return TypeAdapter(shape)
 
@@ -105,7 +131,7 @@ def _decode(cursor: str, kind: str, *kinds: Any) -> tuple[Any, ...]:
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         text = base64.b64decode(padded, altchars=b"-_", validate=True)
-        found, *values = _adapter(kinds).validate_json(text)
+        found, *values = _adapter(*kinds).validate_json(text)
     except ValueError:  # also what is no base64, and pydantic's
         raise _invalid() from None
     if found != kind:

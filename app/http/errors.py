@@ -3,19 +3,22 @@
 1. A pointer in `errors[]` is into the body. Pointers of parameters begin with their location:
    `/query/limit`, `/path/model`, `/header/idempotency-key`.
 2. An unexpected error is a 500 without details; the log has the code location.
-3. A problem document has at most 64 KiB: at most a hundred places, and truncated texts.
+3. A problem document has at most 64 KiB: at most a hundred places, and truncated texts. pydantic
+   creates objects for all errors or for none: of a body with very many only their number is told.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter
+from pydantic import ValidationError as PydanticError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,7 +26,6 @@ from starlette.routing import BaseRoute, Match
 
 from app.common.errors import (
     ContextError,
-    InsufficientStorage,
     NotFound,
     PayloadTooLarge,
     Problem,
@@ -33,15 +35,20 @@ from app.common.errors import (
     ValidationError,
 )
 from app.common.logs import places, request_id
+from app.common.schema_errors import in_body, pointer_to
+from app.common.schema_errors import problems_of as schema_problems
 from app.common.texts import sendable_json
-from app.http.bodies import EncodedBody, dump
+from app.http.bodies import EncodedBody, UnknownParameter, dump
 from app.http.fields import ResponseSchema, examples
 
 MEDIA_TYPE = "application/problem+json"
 MAX_PROBLEM_BYTES = 65_536
 """The size of the largest problem document."""
-_MAX_PLACES = 100
+_MAX_PLACES, _FEW_PLACES = 100, 5
 _MAX_CHARACTERS = 1_000
+_MAX_ERRORS = 1_000
+"""The number of errors whose objects pydantic creates within milliseconds."""
+_KEY = re.compile(r"\[.*\]\Z", re.DOTALL)
 _STANDARD_FIELDS = ("type", "title", "status", "detail", "code", "errors", "request_id")
 
 
@@ -100,7 +107,6 @@ _RETRY_SECONDS = 1
 _RETRY_AFTER = ("Retry-After", "Seconds to wait before a retry.")
 _HEADERS = {
     ServiceUnavailable.status: _RETRY_AFTER,
-    InsufficientStorage.status: _RETRY_AFTER,
     RateLimited.status: _RETRY_AFTER,
     EncodedBody.status: ("Accept-Encoding", "The accepted content coding: `identity`."),
     Unauthenticated.status: ("WWW-Authenticate", "The authentication scheme: `Bearer`."),
@@ -114,10 +120,14 @@ def install(app: FastAPI) -> None:
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         headers = dict(error.headers or {})
+        detail = str(error.detail)
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            detail = "Unknown path; see /docs"
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = ", ".join(sorted(_methods(app.routes, request)))
+            detail = f"The path does not allow {request.method}"
         code = _HTTP_CODES.get(error.status_code, ValidationError.code)
-        return problem(error.status_code, code, _http_detail(error, request), headers=headers)
+        return problem(error.status_code, code, detail, headers=headers)
 
     async def on_unexpected(_request: Request, _error: Exception) -> Response:
         return _unexpected()  # FastAPI raises the error again, and the request logging logs it
@@ -166,18 +176,11 @@ def problem(
     body["request_id"] = request_id.get()
     for name, value in (facts or {}).items():
         body.setdefault(name, _cut(value) if isinstance(value, str) else value)
-    return Response(_bounded(body), status, headers, MEDIA_TYPE)
-
-
-def _bounded(body: dict[str, Any]) -> bytes:
-    """Return at most `MAX_PROBLEM_BYTES`, without some places or all facts (rule 3)."""
     written = dump(sendable_json(body))
-    while len(written) > MAX_PROBLEM_BYTES and body["errors"]:
-        body["errors"] = body["errors"][: len(body["errors"]) // 2]
-        written = dump(sendable_json(body))
-    if len(written) > MAX_PROBLEM_BYTES:
+    if len(written) > MAX_PROBLEM_BYTES:  # without the facts, and most places (rule 3)
+        body["errors"] = body["errors"][:_FEW_PLACES]
         written = dump(sendable_json({name: body[name] for name in _STANDARD_FIELDS}))
-    return written
+    return Response(written, status, headers, MEDIA_TYPE)
 
 
 def _cut(text: str) -> str:
@@ -187,8 +190,6 @@ def _cut(text: str) -> str:
 def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI `responses` of an operation with these errors."""
     by_status: dict[int, list[type[ContextError]]] = {}
-    if ServiceUnavailable in kinds:
-        kinds = (*kinds, InsufficientStorage)  # a database that answers may have a full disk
     for kind in kinds:
         by_status.setdefault(kind.status, []).append(kind)
     return {status: _response(status, matching) for status, matching in by_status.items()}
@@ -232,20 +233,59 @@ def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
     """Return the methods of the matching path with the fewest parameters, the longest of these."""
-    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    paths = [getattr(route, "path", "") for route in matching]
-    nearest = min(paths, key=lambda path: (path.count("{"), -len(path)), default="")
-    return {
-        method
-        for route, path in zip(matching, paths, strict=True)
-        if path == nearest
-        for method in getattr(route, "methods", None) or ()
-    }
+    by_path: dict[str, set[str]] = {}
+    for route in routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            by_path.setdefault(getattr(route, "path", ""), set()).update(
+                getattr(route, "methods", None) or ()
+            )
+    nearest = min(by_path, key=lambda path: (path.count("{"), -len(path)), default="")
+    return by_path.get(nearest, set())
 
 
-def _http_detail(error: HTTPException, request: Request) -> str:
-    if error.status_code == HTTPStatus.NOT_FOUND:
-        return "Unknown path; see /docs"
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        return f"The path does not allow {request.method}"
-    return str(error.detail)
+def validated(schema: TypeAdapter[Any], value: Any) -> Any:
+    """Return a parsed body as an instance of the schema; raises ValidationError."""
+    try:
+        return schema.validate_python(value)
+    except PydanticError as error:
+        count = error.error_count()
+        is_few = count <= _MAX_ERRORS
+        errors = error.errors(include_url=False, include_input=False) if is_few else []
+        raise validation_error(in_body(errors), value, count) from error
+
+
+def validation_error(
+    errors: Sequence[Mapping[str, Any]], body: Any, count: int | None = None
+) -> ValidationError:
+    """Return pydantic's errors as one error; `body` is the parsed body that has them.
+
+    `count` is the number of errors where `errors` holds only some of them.
+    """
+    problems = schema_problems(errors[:_MAX_PLACES], body)
+    return ValidationError(_summary(problems, count or len(errors)), problems=problems)
+
+
+def refuse_unknown_query(request: Request, accepted: frozenset[str]) -> None:
+    """Raise UnknownParameter for query parameters that an operation does not accept.
+
+    `name[]` in `accepted` stands for all parameters `name[key]`.
+    """
+    unknown = [
+        name
+        for name in request.query_params
+        if (_KEY.sub("[]", name) if name.endswith("]") else name) not in accepted
+    ]
+    detail = "is not a parameter of this operation"
+    if accepted:
+        detail += f", which accepts {', '.join(sorted(accepted))}"
+    problems = tuple(Problem(pointer_to(("query", name)), detail) for name in unknown[:_MAX_PLACES])
+    if problems:
+        raise UnknownParameter(_summary(problems, len(unknown)), problems=problems)
+
+
+def _summary(problems: Sequence[Problem], count: int) -> str:
+    places = len(problems) if count <= _MAX_PLACES else count
+    if places == 1:
+        return problems[0].sentence
+    first = f"; the first: {problems[0].sentence}" if problems else ""
+    return f"The request is wrong in {places:,} places{first}"

@@ -10,15 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
 from app.common import ids as own_ids
@@ -36,29 +28,10 @@ UUID = re.compile(UUID_PATTERN)
 AGENT_ID = re.compile(AGENT_ID_PATTERN)
 
 
-def _with_integers(value: Any) -> Any:
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case [float(), *_]:
-            return [_with_integers(item) for item in value]
-    return value
-
-
 class RequestSchema(BaseModel):
-    """A request body: unknown fields are refused, and values are not converted.
-
-    As in JSON Schema, `25.0` is an integer.
-    """
+    """A request body: unknown fields are refused, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_integers(cls, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        return {name: _with_integers(value) for name, value in body.items()}
 
 
 class ResponseSchema(BaseModel):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -32,11 +31,9 @@ QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 """Routes that are polled, and not logged."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER_METHOD = "other"
-
 _VALID_ID = re.compile(rb"[!-~]{1,128}")
 _TRACE_PARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _HEADER = b"x-request-id"
-_STREAM = b"text/event-stream"
 _log = logging.getLogger("app.requests")
 
 
@@ -45,11 +42,9 @@ class Requests(Protocol):
 
     def answered(self, method: str, route: str, status: int, seconds: float | None) -> None:
         """Count a request, and its duration unless it was a stream."""
-        ...
 
     def streaming(self, change: int) -> None:
         """Count the start (1) or the end (-1) of an event stream."""
-        ...
 
 
 class RequestLoggingMiddleware:
@@ -76,7 +71,8 @@ class RequestLoggingMiddleware:
             nonlocal status, is_stream
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if _is_stream(message["headers"]):
+                kinds = [text for name, text in message["headers"] if name == b"content-type"]
+                if kinds and kinds[0].startswith(b"text/event-stream"):
                     is_stream = True
                     self._requests.streaming(1)
                 message["headers"] = [*message["headers"], (_HEADER, response_id)]
@@ -85,36 +81,36 @@ class RequestLoggingMiddleware:
         token = request_id.set(response_id.decode())
         try:
             await self._app(scope, receive, send_named)
-        except Exception as error:  # rule 3
+        except Exception as error:  # rules 3 and 5
             reason = _reason(error) if status else None
             if reason is not None:
-                route = getattr(scope.get("route"), "path", UNROUTED)
-                _log.info(
-                    "response_interrupted", extra={"data": {"route": route, "reason": reason}}
-                )
+                data = {"route": _route_of(scope), "reason": reason}
+                _log.info("response_interrupted", extra={"data": data})
                 return
             answer = answer_unexpected(Request(scope), error)
             if not status:
                 await answer(scope, receive, send_named)
         finally:
-            seconds = perf_counter() - started
+            seconds, route = perf_counter() - started, _route_of(scope)
             method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
-            route = getattr(scope.get("route"), "path", UNROUTED)
-            self._requests.answered(
-                method, route, status or CLIENT_CLOSED_REQUEST, None if is_stream else seconds
-            )
+            status = status or CLIENT_CLOSED_REQUEST
+            self._requests.answered(method, route, status, None if is_stream else seconds)
             if is_stream:
                 self._requests.streaming(-1)
-            if self._access_log and route not in QUIET and _log.isEnabledFor(logging.INFO):
-                fields = {
+            if self._access_log and route not in QUIET:
+                fields: dict[str, Any] = {
                     "method": method,
                     "route": route,
-                    "status": status or CLIENT_CLOSED_REQUEST,
+                    "status": status,
                     "duration_ms": round(seconds * 1000, 3),
+                    **_sender(scope, headers.get(b"traceparent", b"")),
                 }
-                _add_sender(fields, scope, headers)
                 _log.info("request", extra={"data": fields})
             request_id.reset(token)
+
+
+def _route_of(scope: Scope) -> str:
+    return getattr(scope.get("route"), "path", UNROUTED)
 
 
 def _reason(error: BaseException | None) -> str | None:
@@ -129,21 +125,12 @@ def _reason(error: BaseException | None) -> str | None:
     return None
 
 
-def _is_stream(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    for name, text in headers:
-        if name == b"content-type":
-            return text.startswith(_STREAM)
-    return False
-
-
-def _add_sender(fields: dict[str, Any], scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-    """Add the caller of a request, and its trace id if it has one."""
+def _sender(scope: Scope, trace_parent: bytes) -> dict[str, Any]:
+    """Return the caller of a request, and its trace id if it has one."""
     caller = scope.get("caller")
-    fields["tenant_id"] = caller.tenant_id if caller is not None else None
-    fields["key_id"] = caller.key_id if caller is not None else None
-    trace_id = scope.get("trace_id")
-    if trace_id is None and (parent := headers.get(b"traceparent")) is not None:
-        found = _TRACE_PARENT.fullmatch(parent)
-        trace_id = found[1].decode() if found else None
-    if trace_id is not None:
-        fields["trace_id"] = trace_id
+    found = _TRACE_PARENT.fullmatch(trace_parent)
+    trace_id = found[1].decode() if found else None
+    trace = {"trace_id": trace_id} if trace_id is not None else {}
+    if caller is None:
+        return {"tenant_id": None, "key_id": None, **trace}
+    return {"tenant_id": caller.tenant_id, "key_id": caller.key_id, **trace}

@@ -1,12 +1,14 @@
-"""The route class of every endpoint, and the marks that an endpoint may have.
+"""The application, the route class of every endpoint, and the marks that an endpoint may have.
 
 1. A route reads the body before FastAPI, within the limits of `app.http.bodies`.
 2. An unexpected error is a 500 without details.
 3. Unknown query parameters of paths under `/v1` are refused, like unknown fields of a body.
-4. A direct route reads its conversation id, body and idempotency key itself: FastAPI's handling of
-   a request takes as long as the rest of an append.
+4. The middleware of the service stands outside of FastAPI's: it sees every request first, and
+   answers every error. From there a request to a direct route goes to the route, which reads its
+   conversation id, body and idempotency key and answers all errors itself: FastAPI's middleware,
+   search for the route and handling take as long as the rest of an append.
 5. An endpoint gets the key of a conversation in place of the id in its path
-   (`app.http.conversation_ids`).
+   (`app.http.dependencies`).
 6. The errors that follow from what a route under `/v1` reads are documented without being named.
 """
 
@@ -19,6 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
+from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -40,18 +43,27 @@ from app.common.errors import (
 from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.http.bodies import (
     CLIENT_CLOSED_REQUEST,
+    HEAVY_SHARE,
+    SLOT_BYTES,
     Json,
     MalformedJson,
     WireRequest,
     body_bytes_of,
+    drained,
     header_of,
     require_json,
     size_of_body,
+    take_share,
 )
-from app.http.conversation_ids import with_key
-from app.http.errors import answer_error, answer_unexpected, problems_of
-from app.http.heavy_requests import SLOT_BYTES, drained, take_share
-from app.http.request_errors import refuse_unknown_query, validated, validation_error
+from app.http.dependencies import with_key
+from app.http.errors import (
+    answer_error,
+    answer_unexpected,
+    problems_of,
+    refuse_unknown_query,
+    validated,
+    validation_error,
+)
 
 _IDEMPOTENCY_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 _DIRECT = "direct"
@@ -67,13 +79,66 @@ def _marker(mark: str) -> Callable[[_Endpoint], _Endpoint]:
 
 
 heavy = _marker("heavy")
-"""Marks an endpoint as heavy (`app.http.heavy_requests`)."""
+"""Marks an endpoint as heavy (`app.http.bodies`)."""
 large = _marker("large")
-"""Marks an endpoint as large (`app.http.heavy_requests`)."""
+"""Marks an endpoint as large (`app.http.bodies`)."""
 paged = _marker("page")
 """Marks an endpoint that returns pages, which are heavy, and large with full contents."""
 direct = _marker(_DIRECT)
 """Marks an endpoint that FastAPI only documents; ASGI calls it directly (rule 4)."""
+
+
+class Application(FastAPI):
+    """FastAPI with middleware that is outside of FastAPI's own (rule 4)."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._outer: list[Callable[[ASGIApp], ASGIApp]] = []
+
+    def add_outer_middleware(self, middleware: Callable[[ASGIApp], ASGIApp]) -> None:
+        """Add middleware outside of all that was added before."""
+        self._outer.append(middleware)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, as FastAPI does where its telemetry is off."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        scope["app"] = self
+        shares = scope[HEAVY_SHARE] = []
+        try:
+            await self.middleware_stack(scope, receive, send)
+        finally:
+            for tenant_id, slots in shares:
+                self.state.heavy.release(tenant_id, slots)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return the app that handles a request; FastAPI calls this for the first one."""
+        inner = super().build_middleware_stack()
+        direct_routes = [
+            (method, route.path_regex, route)
+            for route in self.routes
+            if isinstance(route, WireRoute) and route.is_direct
+            for method in route.methods or ()
+        ]
+
+        async def dispatched(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and not scope.get("root_path"):
+                path, method = scope["path"], scope["method"]
+                for accepted, pattern, route in direct_routes:
+                    if method == accepted and (match := pattern.match(path)):
+                        scope["route"] = route
+                        scope["path_params"] = match.groupdict()
+                        await route.app(scope, receive, send)
+                        return
+            await inner(scope, receive, send)
+
+        stack: ASGIApp = dispatched
+        for middleware in self._outer:
+            stack = middleware(stack)
+        return stack
 
 
 class WireRoute(APIRoute):

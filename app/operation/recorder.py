@@ -1,30 +1,33 @@
-"""Records metrics and spans of this process, and reads the backlog when it is scraped.
+"""Records metrics of this process, and reads the backlog when it is scraped.
 
 1. Labels have few possible values: never a tenant, a conversation or a model that only a caller
    named. The `model` label has the models of the settings, which the service calls itself.
-2. A span holds ids, sizes and kinds, never content: no text of messages and no text of exceptions.
-   Without a collector the tracer is the API's no-op.
-3. With `PROMETHEUS_MULTIPROC_DIR` the library keeps the numbers in files of that directory, so
+2. With `PROMETHEUS_MULTIPROC_DIR` the library keeps the numbers in files of that directory, so
    that each of several processes serves all of them. Gauges of dead processes are removed.
-4. The backlog is read from the database on each scrape, for at most a second. If the database does
+3. The backlog is read from the database on each scrape, for at most a second. If the database does
    not answer in time, those metrics are missing.
+4. A process that serves no other requests, such as a worker, serves `/metrics` by a thread, so that
+   a blocked event loop is visible: a scrape waits for the loop for at most `SCRAPE_SECONDS`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.types import StartResponse, WSGIEnvironment
 
-from opentelemetry.trace import NoOpTracer, Span, SpanKind, Status, StatusCode
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
     CollectorRegistry,
@@ -35,26 +38,26 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp
 
-from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable
+from app.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.conversations.compaction_receipt import CompactResult
 from app.database.connections import PoolState
 from app.models.model_calls import Completion, Gateway, ModelCall
 from app.tenancy.api_keys import bearer_of
-from app.work.backlog import Waiting
-
-if TYPE_CHECKING:  # OpenTelemetry's SDK is imported only if traces are configured
-    from app.operation.tracing import Tracing
+from app.work.repository import Waiting
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 BACKLOG_TIMEOUT_SECONDS = 1.0
-"""How long the database may take to return the backlog (rule 4)."""
+"""How long the database may take to return the backlog (rule 3)."""
 SAMPLE_SECONDS = 5.0
 """How often each of several processes records the state of its pool."""
+PATH = "/metrics"
+SCRAPE_SECONDS = 5.0
+_log = logging.getLogger("app.metrics")
 
 COUNTERS: Mapping[str, tuple[str, ...]] = {
     "http_requests": ("Requests answered, by route template", "method", "route", "status"),
@@ -97,21 +100,16 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 @dataclass(slots=True)
 class _Measured:
-    """What a block does: its span, and the outcome that is counted at its end."""
+    """The outcome of a block, which is counted at its end."""
 
-    span: Span
     outcome: str
 
 
 class Telemetry:
-    """Metrics and spans of one app or worker."""
+    """Metrics of one app or worker."""
 
-    def __init__(
-        self, version: str = "0", token: str | None = None, tracing: Tracing | None = None
-    ) -> None:
+    def __init__(self, version: str = "0", token: str | None = None) -> None:
         self._token = token
-        self._tracing = tracing
-        self._tracer = tracing.tracer if tracing else NoOpTracer()
         self._scraped = _Scraped(version)
         self._directory = os.environ.get(DIRECTORY_VARIABLE)
         self._registry = registry = CollectorRegistry()
@@ -139,12 +137,6 @@ class Telemetry:
         self._request_metrics: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._pool: Callable[[], PoolState] | None = None
         self._read_backlog: Callable[[], Awaitable[Waiting]] | None = None
-        self._reading_backlog: asyncio.Task[Waiting] | None = None
-
-    @property
-    def middleware(self) -> Callable[[ASGIApp], ASGIApp] | None:
-        """The ASGI middleware that spans requests; None without traces."""
-        return self._tracing.middleware if self._tracing else None
 
     # --- called by the API and the services -----------------------------------------------
 
@@ -185,96 +177,51 @@ class Telemetry:
         self._counters["database_errors"].labels(kind).inc()
 
     @contextmanager
-    def compacting(
-        self, conversation_id: str, trigger: str, strategy: str
-    ) -> Iterator[Callable[[CompactResult], None]]:
-        """Count and span a compaction; the block passes its result."""
-        attributes = {
-            "context.conversation_id": conversation_id,
-            "context.compaction.trigger": trigger,
-            "context.compaction.strategy": strategy,
-        }
+    def compacting(self, trigger: str, strategy: str) -> Iterator[Callable[[CompactResult], None]]:
+        """Count a compaction; the block passes its result."""
 
         def record(result: CompactResult) -> None:
             measured.outcome = "compacted" if result.compacted else "not_needed"
             if result.compacted:
                 saved = max(0, result.before_tokens - result.after_tokens)
                 self._counters["compaction_saved_tokens"].labels(trigger, strategy).inc(saved)
-            for name in ("compacted", "before_tokens", "after_tokens"):
-                measured.span.set_attribute(f"context.compaction.{name}", getattr(result, name))
 
-        with self._measured(
-            "compaction", (trigger, strategy), "compaction", attributes
-        ) as measured:
+        with self._measured("compaction", trigger, strategy) as measured:
             yield record
 
     @contextmanager
     def calling(self, call: ModelCall) -> Iterator[Callable[[Completion], None]]:
-        """Count a model call, and span it by the conventions for generative AI.
-
-        The block passes its completion.
-        """
-        provider, slash, _ = call.model.partition("/")
-        attributes = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": provider if slash else "openai",
-            "gen_ai.request.model": call.model,
-            "gen_ai.request.max_tokens": call.max_tokens,
-        }
+        """Count a model call; the block passes its completion."""
 
         def record(answer: Completion) -> None:
             measured.outcome = "ok"
-            cost, span = self._counters["llm_cost_usd"], measured.span
-            cost.labels(call.model).inc(answer.cost(call.info) or 0.0)
+            self._counters["llm_cost_usd"].labels(call.model).inc(answer.cost(call.info) or 0.0)
             for direction in ("input", "output"):
                 tokens = getattr(answer, f"{direction}_tokens")
                 self._counters["llm_tokens"].labels(call.model, direction).inc(tokens)
-                span.set_attribute(f"gen_ai.usage.{direction}_tokens", tokens)
-            span.set_attribute("gen_ai.response.finish_reasons", [answer.finish_reason])
 
-        name, kind = f"chat {call.model}", SpanKind.CLIENT
-        with self._measured("llm_call", (call.model,), name, attributes, kind) as measured:
+        with self._measured("llm_call", call.model) as measured:
             yield record
 
     @contextmanager
-    def working(self, conversation_id: str, job_id: str | None) -> Iterator[None]:
-        """Count and span background work: a due compaction, or a job that a client requested."""
-        kind = "due" if job_id is None else "asked"
-        attributes = {"context.conversation_id": conversation_id, "context.job.kind": kind}
-        with self._measured("job", (kind,), "job", attributes, SpanKind.CONSUMER) as measured:
+    def working(self, job_id: str | None) -> Iterator[None]:
+        """Count background work: a due compaction, or a job that a client requested."""
+        with self._measured("job", "due" if job_id is None else "asked") as measured:
             yield
             measured.outcome = "done"
 
     @contextmanager
-    def _measured(
-        self,
-        what: str,
-        labels: tuple[str, ...],
-        name: str,
-        attributes: Mapping[str, Any],
-        kind: SpanKind = SpanKind.INTERNAL,
-    ) -> Iterator[_Measured]:
-        """Count, time and span a block; of an exception only its kind is recorded."""
-        started = perf_counter()
-        with self._tracer.start_as_current_span(
-            name,
-            kind=kind,
-            attributes=attributes,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            measured = _Measured(span, "failed")
-            try:
-                yield measured
-            except BaseException as error:
-                measured.outcome = _outcome(what, error)
-                reason = error.facts.get("reason") if isinstance(error, ContextError) else None
-                span.set_attribute("error.type", str(reason or type(error).__name__))
-                span.set_status(Status(StatusCode.ERROR))
-                raise
-            finally:
-                self._counters[f"{what}s"].labels(*labels, measured.outcome).inc()
-                self._durations[what].labels(labels[0]).observe(perf_counter() - started)
+    def _measured(self, what: str, *labels: str) -> Iterator[_Measured]:
+        """Count and time a block."""
+        started, measured = perf_counter(), _Measured("failed")
+        try:
+            yield measured
+        except BaseException as error:
+            measured.outcome = _outcome(what, error)
+            raise
+        finally:
+            self._counters[f"{what}s"].labels(*labels, measured.outcome).inc()
+            self._durations[what].labels(labels[0]).observe(perf_counter() - started)
 
     # --- scraped --------------------------------------------------------------------------
 
@@ -293,16 +240,12 @@ class Telemetry:
 
     async def scrape(self) -> tuple[bytes, str]:
         """Return all metrics as text, and its media type."""
-        await self.refresh()
-        text = await asyncio.to_thread(lambda: generate_latest(self.registry()))
+        self._scraped.waiting = await self._waiting()
+        self._sample()
+        text = await asyncio.to_thread(lambda: generate_latest(self._all()))
         return text, CONTENT_TYPE_PLAIN_0_0_4
 
-    async def refresh(self) -> None:
-        """Update the metrics that are read on demand: the backlog and the pool."""
-        self._scraped.waiting = await self._waiting()
-        self.sample()
-
-    def registry(self) -> CollectorRegistry:
+    def _all(self) -> CollectorRegistry:
         """Return the metrics of this process, or of all processes that share a directory."""
         if self._directory is None:
             return self._registry
@@ -318,60 +261,95 @@ class Telemetry:
         registry.register(self._scraped)
         return registry
 
-    def sample(self) -> None:
+    def _sample(self) -> None:
         """Record the state of the pool."""
         if self._pool is not None:
             pool = self._pool()
             for name in ("size", "in_use", "waiting", "limit"):
                 self._gauges[f"pool_{name}"].set(getattr(pool, name))
 
+    async def _waiting(self) -> Waiting | None:
+        """Return the backlog, None if the database does not answer in time (rule 3)."""
+        if self._read_backlog is not None:
+            with suppress(ServiceUnavailable, TimeoutError):
+                async with asyncio.timeout(BACKLOG_TIMEOUT_SECONDS):
+                    return await self._read_backlog()
+        return None
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """During the block update the gauges that other processes of the directory serve."""
-        sampling = None
-        if self._directory is not None:
-            sampling = asyncio.create_task(self._sample_periodically())
+
+        async def sample_periodically() -> None:
+            while self._directory is not None:
+                self._sample()
+                await asyncio.sleep(SAMPLE_SECONDS)
+
+        sampling = asyncio.create_task(sample_periodically())
         try:
             yield
         finally:
-            tasks = {task for task in (sampling, self._reading_backlog) if task is not None}
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks, timeout=BACKLOG_TIMEOUT_SECONDS)
-            if self._tracing:
-                await self._tracing.close()
-
-    async def _waiting(self) -> Waiting | None:
-        """Return the backlog, None if the database does not answer in time (rule 4).
-
-        A new query starts only when the previous one has ended.
-        """
-        if self._read_backlog is None:
-            return None
-        reading = self._reading_backlog
-        if reading is None or reading.done():
-            reading = self._reading_backlog = asyncio.ensure_future(self._read_backlog())
-        await asyncio.wait({reading}, timeout=BACKLOG_TIMEOUT_SECONDS)
-        if not reading.done():
-            reading.cancel()
-            return None
-        with suppress(ServiceUnavailable, asyncio.CancelledError):
-            return reading.result()
-        return None
-
-    async def _sample_periodically(self) -> None:
-        while True:
-            self.sample()
-            await asyncio.sleep(SAMPLE_SECONDS)
+            sampling.cancel()
 
 
+class _Silent(WSGIRequestHandler):
+    timeout = SCRAPE_SECONDS  # of slow clients
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log no request."""
+
+
+@contextmanager
+def serving_metrics(telemetry: Telemetry, host: str, port: int) -> Iterator[int | None]:
+    """Serve `/metrics` during the block (rule 4); yields the port.
+
+    If the port is not available, an error is logged and None is yielded.
+    """
+    loop = asyncio.get_running_loop()
+
+    def answered(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        headers = [("Content-Type", "text/plain; charset=utf-8")]
+        if environ["PATH_INFO"] != PATH:
+            status, body = "404 Not Found", b"This port serves /metrics only\n"
+        elif not telemetry.admits(environ.get("HTTP_AUTHORIZATION", "")):
+            status, body = "401 Unauthorized", b"Send CONTEXT_METRICS_TOKEN as a Bearer token\n"
+            headers.append(("WWW-Authenticate", "Bearer"))
+        else:
+            scraping = asyncio.run_coroutine_threadsafe(telemetry.scrape(), loop)
+            try:
+                body, kind = scraping.result(SCRAPE_SECONDS)
+                status, headers = "200 OK", [("Content-Type", kind)]
+            except Exception as error:  # its text, which wsgiref would print, can have content
+                scraping.cancel()
+                _log.error("metrics_failed", extra={"data": {"error": type(error).__name__}})
+                status, body = "503 Service Unavailable", b"The metrics cannot be read now\n"
+        start(status, headers)
+        return [body]
+
+    try:
+        server = make_server(host, port, answered, ThreadingWSGIServer, _Silent)
+    except OSError as error:
+        data = {"port": port, "reason": error.strerror or type(error).__name__}
+        _log.error("metrics_not_served", extra={"data": data})
+        yield None
+        return
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    _log.info("metrics_served", extra={"data": {"port": server.server_port}})
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass(eq=False)
 class MeasuredGateway:
     """A gateway that records each call, its tokens and its cost."""
 
-    def __init__(self, gateway: Gateway, telemetry: Telemetry) -> None:
-        self._gateway = gateway
-        self._telemetry = telemetry
+    _gateway: Gateway
+    _telemetry: Telemetry
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does."""

@@ -23,7 +23,7 @@ from app.models.budget import Limits, Usage, scaled
 from app.models.limits import ModelInfo
 from app.models.tokens import MESSAGE_OVERHEAD, CountText, count_system, estimate_tool_defs_tokens
 from app.policy.policy import Policy
-from app.prompt.agent_tools import AGENT_TOOLS
+from app.prompt.agent_tools import AGENT_TOOLS, ToolLimits, can_defer, plan_deferral
 from app.prompt.sections import (
     NOTE_ROUNDS,
     DynamicTexts,
@@ -36,7 +36,6 @@ from app.prompt.sections import (
     static_sections,
     system_text,
 )
-from app.prompt.tool_deferral import ToolLimits, can_defer, plan_deferral
 
 MAX_AGENT_TOOLS_SHARE = 0.2
 """The share of what prompt and tools leave that agent tools may take while no text names them."""

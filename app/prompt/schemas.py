@@ -16,8 +16,8 @@ from app.formats.message import FormatName
 from app.formats.tool_calls import TOOL_NAME_PATTERN
 from app.formats.tools import HOSTED_TYPE_PATTERN
 from app.http.fields import MAX_SEQ, MessageObject, RequestSchema, ResponseSchema, examples
+from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 from app.prompt.sections import PromptSection, SectionKind, section_from
-from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 
 MAX_TOOLS = 1_000
 MAX_SECTIONS = 200

@@ -20,7 +20,7 @@ from app.blobs.preview import COMPACT_CONTEXT, TOOL_SEARCH
 from app.common.answers import answer
 from app.common.texts import sendable
 from app.models.budget import Limits
-from app.prompt.tool_deferral import deferred_note
+from app.prompt.agent_tools import deferred_note
 
 
 class SectionKind(StrEnum):

@@ -25,12 +25,11 @@ from app.common.json_text import StructureLimits
 from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
 from app.conversations.conversation import SettingsList
-from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import Draft, derive, require_short_text
-from app.conversations.provider_items import provider_item
+from app.conversations.messages.row import NO_CALLS, batch_shape
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ENDLESS, Span, Summary, View, summary_from, view_from
-from app.conversations.views import summary_message_tokens
+from app.conversations.views import provider_item, summary_message_tokens
 from app.conversations.windows.active_window import ActiveWindow, window_from
 from app.database.tables import TABLES
 from app.formats import PROVIDERS

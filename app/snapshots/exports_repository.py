@@ -14,10 +14,8 @@ from uuid import UUID
 
 from app.common.pages import Bound, Page
 from app.database.connections import Session, Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.sql import assigned, equal, plain
-from app.database.tables import TABLES
+from app.database.sql import assigned, bounded, equal, lengths, limits, page_of, plain
+from app.database.tables import NOT_EXPIRED, TABLES
 from app.snapshots.export_format import (
     COLUMNS,
     COMPUTED,

@@ -31,7 +31,7 @@ from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.keys import free_key, own_id_of, require_free
+from app.conversations.lookup import free_key, own_id_of, require_free
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
@@ -39,8 +39,7 @@ from app.conversations.views import kept_seqs
 from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Session, Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.tables import TABLES
+from app.database.tables import NOT_EXPIRED, TABLES
 from app.repositories import Database, Repositories
 from app.snapshots.copied_log import Shown, set_head, show
 from app.snapshots.schemas import ForkRequest
@@ -320,7 +319,7 @@ class ForkService:
             # Those that the source keeps, if the compaction is active there, and all pins.
             is_active = state.compaction_id == plan.receipt.compaction_id
             kept.update(state.kept_seqs if is_active else kept_seqs(plan.receipt.view))
-            kept.update(item.seq for item in await session.contexts.pinned(key))
+            kept.update(item.seq for item in await session.log.pinned(key))
         through = tuple(sorted(seq for seq in kept if seq <= at_seq))
         shown = Shown(window, oldest_at, mentions, plan.receipt, through)
         await show(session, self._resolver, tenant_id, key, shown)

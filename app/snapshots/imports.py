@@ -25,7 +25,7 @@ from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import Conflict, PayloadTooLarge, ServiceUnavailable, ValidationError
 from app.common.ids import keys_of
-from app.conversations.keys import free_key, id_taken, own_id_of, require_free
+from app.conversations.lookup import free_key, id_taken, own_id_of, require_free
 from app.conversations.messages.stored_results import CHUNKS_PER_READ
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import window_from

@@ -14,12 +14,9 @@ from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.snapshot_removal import DELETE_PARTS
 from app.conversations.view import Span
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
-from app.database.sql import fields_of, insert, read
-from app.database.tables import TABLES
+from app.database.connections import Repository, Statement
+from app.database.sql import bounded, fields_of, insert, lengths, limits, page_of, read
+from app.database.tables import NOT_EXPIRED, TABLES
 from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
 
 LOCK_CONVERSATION = Statement(

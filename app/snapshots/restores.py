@@ -29,9 +29,8 @@ from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import EventType
-from app.conversations.keys import find_key
-from app.conversations.lookup import get_conversation, lock_conversation
-from app.conversations.messages.batch import Append
+from app.conversations.lookup import find_key, get_conversation, lock_conversation
+from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content
 from app.conversations.schemas import ConversationCreate

@@ -21,7 +21,7 @@ from app.conversations.routes import conversation_fields
 from app.conversations.schemas import ConversationCreate
 from app.http import cursors
 from app.http.bodies import Json, dump, require_small_messages, require_uncoded
-from app.http.conversation_ids import path_of, public_id_of
+from app.http.cursors import Deleted
 from app.http.dependencies import (
     AgentPath,
     ConversationPath,
@@ -30,13 +30,13 @@ from app.http.dependencies import (
     agent_id_from,
     by_caller,
     page_bound,
+    path_of,
+    public_id_of,
     services,
     tenant_of,
 )
-from app.http.errors import problems_of
+from app.http.errors import problems_of, validated
 from app.http.fields import UUID, AgentId, ConversationId
-from app.http.pages import Deleted
-from app.http.request_errors import validated
 from app.http.routing import WireRoute, large, paged
 from app.snapshots.export_format import MEDIA_TYPE
 from app.snapshots.schemas import (

@@ -12,6 +12,7 @@ from app.common.ids import RULE, public_id_from
 from app.common.schema_errors import UUID_PATTERN
 from app.conversations.messages.draft import is_message_id
 from app.conversations.schemas import ShownConversation
+from app.http.cursors import Page
 from app.http.fields import (
     MAX_SEQ,
     AgentId,
@@ -23,7 +24,6 @@ from app.http.fields import (
     Time,
     examples,
 )
-from app.http.pages import Page
 from app.snapshots.snapshot import Snapshot, SnapshotModel
 
 MAX_DESCRIPTION = 10_000

@@ -19,11 +19,10 @@ from app.common.ids import keys_of
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.common.texts import sendable
 from app.conversations.conversation import Agent, Conversation
-from app.conversations.keys import find_key
-from app.conversations.lookup import get_agent
-from app.conversations.messages.batch import NO_CALLS, batch_shape
+from app.conversations.lookup import find_key, get_agent
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.redactions import REDACTED_SUMMARY
+from app.conversations.messages.row import NO_CALLS, batch_shape
 from app.conversations.messages.stored_results import Content
 from app.conversations.schemas import ConversationCreate
 from app.conversations.settings_resolver import SettingsResolver

@@ -10,7 +10,6 @@
    key works that much longer. While the database is unavailable the cached keys stay valid. Unknown
    keys have a cache of their own, and few are looked up at once, so that guessing neither evicts
    keys in use nor takes up the connections.
-6. Last uses are noted in memory, and written at most once a minute and at shutdown.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import secrets
 import string
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -48,7 +46,6 @@ from app.tenancy.repository import (
     FIND_KEY,
     LIST_KEYS,
     REVOKE_KEY,
-    SET_LAST_USED,
 )
 
 DEFAULT_TENANT = "default"
@@ -62,7 +59,6 @@ _TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _KEY = re.compile(r"ctx_([0-9a-z]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _MAX_KEYS = 10_000
 _MAX_LOOKUPS = 2
-_MINUTE = 60
 _FIRST_KEY_SECONDS = 1.0
 """Seconds between two checks whether a first key exists."""
 _log = logging.getLogger("app.tenancy.api_keys")
@@ -92,7 +88,6 @@ class ApiKey:
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
-    last_used_at: datetime | None = None
     read_only: bool = False
 
     def state(self, now: datetime) -> str:
@@ -121,9 +116,6 @@ class KeyService:
         self._lookups = asyncio.Semaphore(_MAX_LOOKUPS)
         self._has_keys: bool | None = None
         self._checked_at = float("-inf")
-        self._last_uses: dict[str, datetime] = {}
-        self._closing = asyncio.Event()
-        self._writing: asyncio.Task[None] | None = None
 
     async def admit(self, authorization: str) -> Caller:
         """Return the caller that the `Authorization` header authenticates.
@@ -147,10 +139,6 @@ class KeyService:
             self._refused(reason)
             _log.warning("key_refused", extra={"data": {"key_id": key_id, "reason": reason}})
             raise Unauthenticated("The API key is unknown, revoked or expired")
-        self._last_uses[key_id] = self._now()
-        if self._writing is None or self._writing.done():
-            # The write belongs to no request, so it gets a context of its own.
-            self._writing = asyncio.create_task(self._write_last_uses(), context=Context())
         return Caller(key.tenant_id, key_id, read_only=key.read_only)
 
     async def still_admits(self, caller: Caller) -> bool:
@@ -213,26 +201,6 @@ class KeyService:
         """Return whether a key was ever created (rule 4)."""
         async with self._database.session() as repositories:
             return await repositories.session.first(ANY_KEY) is not None
-
-    async def close(self) -> None:
-        """Write the last uses of keys."""
-        self._closing.set()
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
-        self._closing.clear()
-
-    async def _write_last_uses(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_MINUTE):
-                await self._closing.wait()
-        used, self._last_uses = self._last_uses, {}
-        try:
-            async with self._database.session() as repositories:
-                await repositories.session.run(
-                    SET_LAST_USED, key_ids=list(used), times=list(used.values())
-                )
-        except ServiceUnavailable:
-            self._last_uses = used | self._last_uses  # written with the next use
 
     async def _is_key_required(self) -> bool:
         if self._has_keys:

@@ -5,11 +5,9 @@ A creation key is the idempotency key of a request that creates a resource outsi
 
 from __future__ import annotations
 
-from app.database.connections import Statement
-from app.database.conversation_tables import CONVERSATION_TABLES
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 from app.database.sql import delete_some, equal, insert
-from app.database.tables import TABLES
+from app.database.tables import CONVERSATION_TABLES, TABLES
 
 _TENANT = equal("tenant_id")
 _IS_MODEL = equal("tenant_id", "model")
@@ -85,11 +83,6 @@ REVOKE_KEY = Statement("""
 EXPIRE_KEY = Statement("""
     UPDATE api_keys SET expires_at = CASE WHEN revoked_at IS NULL THEN :at ELSE expires_at END
     WHERE key_id = :key_id RETURNING *
-""")
-SET_LAST_USED = Statement("""
-    UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, used.at)
-    FROM unnest(CAST(:key_ids AS text[]), CAST(:times AS timestamptz[])) AS used (key_id, at)
-    WHERE k.key_id = used.key_id
 """)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from app.common import json_text
 from app.conversations.settings_resolver import SettingsResolver
+from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, ToolSearchResult
 from app.prompt.resolved_settings import RequestSettings
-from app.prompt.tool_deferral import DEFAULT_TOOL_MATCHES, ToolSearchResult
 from app.repositories import Database
 from app.tool_output.tool_ranking import ToolRanking
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from app.common.errors import Conflict, ServiceUnavailable
 from app.repositories import Database
-from app.work.job import Claim
+from app.work.repository import Claim
 
 LEASE_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 0.05

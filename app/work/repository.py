@@ -15,17 +15,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 
 import asyncpg
 
 from app.common import json_text
 from app.conversations.compaction_receipt import Failure
-from app.database.connections import Statement
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement, Store
 from app.database.sql import equal, plain, read
-from app.work.job import Claim, Job, JobStatus
 
 CHANNEL = "context_work"
+MAX_COUNTED = 10_000
+"""The maximum of waiting work that is counted, which bounds the cost of a long queue."""
 _CONNECT_SECONDS = 5
 _CANDIDATES = 10
 """Waiting work that is read at once, for a claim to try one after the other."""
@@ -175,8 +178,104 @@ CHANGE_JOB = Statement(
 )
 
 
+COUNT_WAITING = Statement(
+    """
+        WITH due AS (
+            SELECT h.due_at AS since FROM heads h
+            WHERE h.due_at <= now() AND NOT EXISTS (
+                SELECT FROM compaction_leases busy
+                WHERE busy.conversation_id = h.conversation_id AND busy.expires_at > now()
+            )
+            ORDER BY h.due_at
+            LIMIT CAST(:max_counted AS bigint)
+        ), open_jobs AS (
+            SELECT created_at AS since FROM jobs
+            WHERE status IN ('queued', 'running')
+            ORDER BY created_at
+            LIMIT CAST(:max_counted AS bigint)
+        )
+        SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM open_jobs) AS jobs,
+            CAST(extract(epoch FROM now() - least(
+                (SELECT min(since) FROM due), (SELECT min(since) FROM open_jobs)
+            )) AS double precision) AS age
+        """
+)
+
+
+class JobStatus(StrEnum):
+    """The states of a job; the last two are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended."""
+        return self not in {JobStatus.QUEUED, JobStatus.RUNNING}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work that a caller can poll; `status` is a JobStatus.
+
+    `request`, `result` and `error` are JSON texts. `own_id` is the id that its caller gave the
+    conversation, None if that is `conversation_id`.
+    """
+
+    job_id: str
+    conversation_id: str
+    kind: str
+    request: str
+    status: str
+    result: str | None
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+    own_id: str | None = None
+
+    @property
+    def public_id(self) -> str:
+        """The id of the conversation that callers use."""
+        return self.own_id or self.conversation_id
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Background work that a worker leased: a job, or for `job_id` None the due compaction.
+
+    `attempts` counts this claim and those before it that ended in an error or with their process.
+    `ends_at` is when the lease expires unless it is renewed, on the clock of the event loop.
+    """
+
+    tenant_id: str
+    conversation_id: str
+    job_id: str | None
+    holder: str
+    attempts: int
+    ends_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Conversations that wait for a compaction, jobs that have not ended, seconds of the oldest."""
+
+    due: int
+    jobs: int
+    oldest_seconds: float
+
+
+async def waiting_in(store: Store, seconds: float = 1.0) -> Waiting:
+    """Return what waits of all tenants; raises ServiceUnavailable, also after these seconds."""
+    async with store.session(seconds) as session:
+        row = await session.first(COUNT_WAITING, max_counted=MAX_COUNTED)
+    assert row is not None, "an aggregate returns one row"
+    return Waiting(row["due"], row["jobs"], max(0.0, row["age"] or 0.0))
+
+
 class JobRepository(Repository):
-    """Statements on background work; the port documents them."""
+    """Statements on background work."""
 
     async def claim(self, holder: str, seconds: float) -> Claim | None:
         """Lease the conversation whose work waits longest; None if no work waits."""
@@ -186,23 +285,22 @@ class JobRepository(Repository):
                 tenant_id, conversation_id, job_id = map(plain, work)
                 claim = {"conversation_id": conversation_id, "holder": holder, "seconds": seconds}
                 if job_id is None:
-                    row = await self._session.first(CLAIM_DUE, **claim)
+                    attempts = await self._session.value(CLAIM_DUE, **claim)
                 else:
-                    row = await self._session.first(CLAIM_JOB, **claim, job_id=job_id)
-                if row is None:
+                    attempts = await self._session.value(CLAIM_JOB, **claim, job_id=job_id)
+                if attempts is None:
                     continue  # another worker was faster, or it is done
                 if job_id is not None:
                     await self.change(conversation_id, job_id, JobStatus.RUNNING)
-                return Claim(tenant_id, conversation_id, job_id, holder, row["attempts"])
+                return Claim(tenant_id, conversation_id, job_id, holder, attempts)
             if not waiting:
                 break
         return None
 
     async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
         """Release a lease; workers can claim the conversation again after `seconds`."""
-        await self._session.run(
-            RETRY_LATER, conversation_id=conversation_id, holder=holder, seconds=seconds
-        )
+        lease = {"conversation_id": conversation_id, "holder": holder, "seconds": seconds}
+        await self._session.run(RETRY_LATER, **lease)
 
     async def notify(self) -> None:
         """Notify workers of new work."""
@@ -234,10 +332,8 @@ class JobRepository(Repository):
 
     async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
         """Take the lease, or renew it as its holder; False while another process holds it."""
-        row = await self._session.first(
-            TAKE_LEASE, conversation_id=conversation_id, holder=holder, seconds=seconds
-        )
-        return row is not None and row["is_held"]
+        lease = {"conversation_id": conversation_id, "holder": holder, "seconds": seconds}
+        return bool(await self._session.value(TAKE_LEASE, **lease))
 
     async def release_lease(self, conversation_id: str, holder: str) -> None:
         """Release the lease, unless another process took it over."""
@@ -247,15 +343,8 @@ class JobRepository(Repository):
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str
     ) -> None:
         """Store a job and notify workers, unless its conversation was deleted."""
-        added = await self._session.run(
-            ADD_JOB,
-            tenant_id=tenant_id,
-            conversation_id=conversation_id,
-            job_id=job_id,
-            kind=kind,
-            ask=request,
-        )
-        if added:
+        job = {"job_id": job_id, "kind": kind, "ask": request, "tenant_id": tenant_id}
+        if await self._session.run(ADD_JOB, conversation_id=conversation_id, **job):
             await self.notify()
 
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
@@ -273,11 +362,8 @@ class JobRepository(Repository):
         error: str | None = None,
     ) -> bool:
         """Store the state of a job; False when it has ended (rule 5)."""
-        ended = {"status": status, "result": result, "error": error}
-        changed = await self._session.run(
-            CHANGE_JOB, conversation_id=conversation_id, job_id=job_id, **ended
-        )
-        return changed == 1
+        job = {"job_id": job_id, "status": status, "result": result, "error": error}
+        return await self._session.run(CHANGE_JOB, conversation_id=conversation_id, **job) == 1
 
 
 @asynccontextmanager

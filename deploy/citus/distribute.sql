@@ -15,7 +15,6 @@ SELECT create_reference_table('agent_versions');
 SELECT create_reference_table('models');
 SELECT create_reference_table('calibrations');
 SELECT create_reference_table('snapshots');
-SELECT create_reference_table('snapshot_messages');
 
 -- Counted or kept for a tenant, never joined: by tenant, wherever that is.
 SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');

@@ -11,9 +11,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from app.conversations.messages.batch import Calls, batch_shape
 from app.conversations.messages.draft import Draft, make_drafts
-from app.conversations.messages.row import LogRow
+from app.conversations.messages.row import Calls, LogRow, batch_shape
 from app.conversations.turns import Entry, entry, marked
 from app.formats.message import FormatName, Role
 from app.formats.tool_calls import own_id

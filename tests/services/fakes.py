@@ -31,12 +31,12 @@ from app.context.usage.service import UsageService
 from app.conversations.compaction_receipt import Compaction, CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
-from app.conversations.messages.batch import Append
-from app.conversations.messages.pins import PinService
 from app.conversations.messages.repository import LogRepository
+from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
+from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
@@ -308,7 +308,9 @@ class Harness:
             self.clock.now_ms,
         )
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
-        self.pins = PinService(self.database, self.resolver, self.active)
+        self.transcripts = TranscriptService(
+            self.database, self.resolver, self.active, self.outputs
+        )
         self.payload_cache = PayloadCache(self.window_bytes)
         self.context = self.cold(self.payload_cache)
         self.usage = UsageService(
@@ -429,24 +431,24 @@ class Harness:
     async def pin(self, conversation_id: str, seq: int, *, turn: bool = False) -> list[int]:
         """Pin the message with this seq."""
         message_id = await self._id_of(conversation_id, seq)
-        return await self.pins.pin(TENANT, conversation_id, message_id, whole_turn=turn)
+        return await self.transcripts.pin(TENANT, conversation_id, message_id, whole_turn=turn)
 
     async def unpin(self, conversation_id: str, seq: int, *, turn: bool = False) -> list[int]:
         """Unpin the message with this seq."""
         message_id = await self._id_of(conversation_id, seq)
-        return await self.pins.pin(
+        return await self.transcripts.pin(
             TENANT, conversation_id, message_id, whole_turn=turn, pinned=False
         )
 
     async def _id_of(self, conversation_id: str, seq: int) -> str:
-        _, (message,) = await self.log.page(
+        _, (message,) = await self.transcripts.page(
             TENANT, conversation_id, after_seq=seq - 1, before_seq=seq + 1, order="asc", limit=1
         )
         return message.id
 
     async def bodies(self, conversation_id: str) -> list[str]:
         """Return the log as it is stored, in order."""
-        _, page = await self.log.page(
+        _, page = await self.transcripts.page(
             TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=10_000
         )
         return [message.body for message in page]

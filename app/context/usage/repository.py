@@ -15,8 +15,7 @@ from app.conversations.epochs import Epoch, PastEpoch
 from app.conversations.reported_usage import UsageReport
 from app.conversations.rows import epoch_from
 from app.conversations.view import Span
-from app.database.connections import Statement
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
 from app.formats.message import FormatName

@@ -11,8 +11,8 @@ from typing_extensions import TypeAliasType
 from app.common.schema_errors import NAME_PATTERN
 from app.conversations.budget_schemas import Reading
 from app.formats.message import FormatName
+from app.http.cursors import Page
 from app.http.fields import MAX_SEQ, Format, ModelName, RequestSchema, ResponseSchema, examples
-from app.http.pages import Page
 from app.models.budget import Usage
 from app.models.calibration import Estimate
 from app.models.usage_totals import GroupBy

@@ -19,9 +19,8 @@ from itertools import groupby
 from typing import Any
 
 from app.common import json_text
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.repository import Repository
+from app.database.connections import Repository, Statement
+from app.database.tables import NOT_EXPIRED
 
 CURSOR_PATTERN = r"^(0|[1-9][0-9]{0,15})\.(0|[1-9][0-9]{0,15})$"
 """The syntax of a cursor; sixteen digits hold every seq."""

@@ -16,8 +16,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from app.conversations.events.events import CURSOR_PATTERN, EventType, cursor_from
 from app.conversations.events.service import EventStream
-from app.http.conversation_ids import public_id_of
-from app.http.dependencies import ConversationPath, caller_of, services, tenant_of
+from app.http.dependencies import ConversationPath, caller_of, public_id_of, services, tenant_of
 from app.http.fields import ResponseSchema
 from app.http.routing import WireRoute
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.blobs.blobs import Blob, StoredChunk
 from app.blobs.offloading import OffloadRules, PreviewedBlob
-from app.blobs.preview import has_long_line, should_offload
-from app.common import json_text
+from app.blobs.preview import bounded_by_window, should_offload
 from app.common.concurrency import in_thread_if
-from app.common.errors import ServiceUnavailable, ValidationError
+from app.common.errors import ContextError, ServiceUnavailable, ValidationError
 from app.common.texts import is_sendable
-from app.conversations.messages.batch import Append
+from app.conversations.conversation import Conversation
 from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.row import Append
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.thresholds import NO_THRESHOLD, CompactionThreshold
+from app.conversations.thresholds import NO_THRESHOLD, CompactionThreshold, compaction_threshold
 from app.formats import PROVIDERS, with_request_pointers
-from app.formats.message import FormatName
-from app.policy.policy import CounterName, ToolOutputPolicy
+from app.models.tokens import CountText
+from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database, Repositories
 
 _log = logging.getLogger("app.log")
@@ -39,24 +40,16 @@ The slowest texts take half a microsecond for a character.
 
 
 @dataclass(frozen=True, slots=True)
-class AppendSettings:
-    """The settings that an append depends on."""
-
-    counter: str = CounterName.TOKENIZER
-    output: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
-    threshold: CompactionThreshold = NO_THRESHOLD
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """A batch that is ready to be stored, with its blobs.
 
-    `collected_blob_ids` are stored blobs that its messages refer to, and that were collected before
-    the batch was prepared: no new message may refer to them.
+    A compaction becomes due at the `threshold`. `collected_blob_ids` are stored blobs that its
+    messages refer to, and that were collected before the batch was prepared: no new message may
+    refer to them.
     """
 
     request: Append
-    settings: AppendSettings
+    threshold: CompactionThreshold
     drafts: list[Draft]
     blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
     collected_blob_ids: frozenset[str] = frozenset()
@@ -71,73 +64,61 @@ class Batches:
     _resolver: SettingsResolver
     _outputs: StoredResults
 
-    async def prepare(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        request: Append,
-        settings: AppendSettings,
-    ) -> Batch:
+    async def prepare(self, tenant_id: str, conversation: Conversation, request: Append) -> Batch:
         """Check, offload and count the messages; without the blob store results stay inline."""
+        key, policy, threshold = conversation.conversation_id, ToolOutputPolicy(), NO_THRESHOLD
+        with suppress(ContextError):  # the settings no longer work together, which a build tells
+            resolved = await self._resolver.of(conversation)
+            policy = bounded_by_window(resolved.policy.tool_output, resolved.policy_limits)
+            threshold = compaction_threshold(resolved)
+        count = self._resolver.counter(conversation.counter)
         attached: Mapping[str, PreviewedBlob] = {}
-        refs = _attached_refs(request)
-        if refs:
-            attached = await self._outputs.attached_blobs(conversation_id, refs, settings.output)
-        rules = OffloadRules(settings.output, {}, attached)
-        drafts = await self._drafts(conversation_id, request, settings.counter, rules)
+        if refs := _attached_refs(request):
+            attached = await self._outputs.attached_blobs(key, refs, policy)
+        rules = OffloadRules(policy, {}, attached)
         warnings: tuple[str, ...] = ()
+        drafts = await self._drafts(key, request, count, rules)
         blobs: list[tuple[Blob, list[StoredChunk]]] = []
         try:
-            blobs = await self._outputs.store_blobs(tenant_id, conversation_id, drafts)
+            blobs = await self._outputs.store_blobs(tenant_id, key, drafts)
         except ServiceUnavailable:
             _log.warning("blob_store_unavailable")
-            inline = replace(rules, policy=settings.output.model_copy(update={"enabled": False}))
-            drafts = await self._drafts(conversation_id, request, settings.counter, inline)
-            warnings = (INLINE_WARNING,)
-        collected = frozenset(
-            ref for ref, item in attached.items() if item.blob.collected_at is not None
-        )
-        return Batch(request, settings, drafts, blobs, collected, warnings)
+            rules = replace(rules, policy=policy.model_copy(update={"enabled": False}))
+            drafts, warnings = await self._drafts(key, request, count, rules), (INLINE_WARNING,)
+        collected = (ref for ref, item in attached.items() if item.blob.collected_at is not None)
+        return Batch(request, threshold, drafts, blobs, frozenset(collected), warnings)
 
     async def _drafts(
-        self, conversation_id: str, request: Append, counter: str, rules: OffloadRules
+        self, conversation_id: str, request: Append, count: CountText, rules: OffloadRules
     ) -> list[Draft]:
         """Check and count the messages without blocking the event loop.
 
-        Items of one model turn are one message. Large messages are counted in a thread. Small ones
-        are not: switching threads would take longer than counting.
+        Items of one model turn are one message. Which tools earlier messages called is read for
+        the first result that is offloaded.
         """
-        count = self._resolver.counter(counter)
+        provider = PROVIDERS[request.format]
         drafts: list[Draft] = []
         index_by_id: dict[str, int] = {}
-        tool_names: dict[str, str] = {}
-        is_known = False
-        chars_since_yield = 0
-        for index, message in PROVIDERS[request.format].group_items(request.messages):
-            pointer = f"/messages/{index}"
-            size = _approximate_chars(message)
-            is_result = has_results(message, request.format)
-            if is_result and not is_known and _may_offload(message, size, rules.policy):
-                is_known = True
+        knows_tools, chars_since_yield = False, 0
+        for index, message in provider.group_items(request.messages):
+            size, new = _approximate_chars(message), None
+            is_result = isinstance(message, Mapping) and bool(provider.results(message))
+            if knows_tools or not (is_result and should_offload(size, rules.policy)):
+                new = await _made(request, index, message, size, count, rules)
+            if not knows_tools and (new is None or any(draft.blobs for draft in new)):
+                knows_tools = True
                 async with self._database.session() as session:
-                    tool_names = await session.log.open_calls(conversation_id) | tool_names
-                rules = replace(rules, tool_names=tool_names)
-            try:
-                is_long = size > _THREAD_CHARS
-                message_drafts = await in_thread_if(
-                    is_long, make_drafts, message, request.format, count, pointer, rules
-                )
-            except ValidationError as error:
-                if message is request.messages[index]:
-                    raise
-                raise with_request_pointers(error) from error
-            for draft in message_drafts:
+                    names = await session.log.open_calls(conversation_id)
+                rules = replace(rules, tool_names={**names, **rules.tool_names})
+                new = await _made(request, index, message, size, count, rules)
+            for draft in new or ():
                 if draft.id is not None and index_by_id.setdefault(draft.id, index) != index:
-                    raise ValidationError.at(f"{pointer}/id", "The id is used twice in the batch")
+                    detail = "The id is used twice in the batch"
+                    raise ValidationError.at(f"/messages/{index}/id", detail)
                 if draft.call_names:
-                    tool_names |= zip(draft.call_ids, draft.call_names, strict=True)
-                    rules = replace(rules, tool_names=tool_names)
-            drafts.extend(message_drafts)
+                    called = dict(zip(draft.call_ids, draft.call_names, strict=True))
+                    rules = replace(rules, tool_names={**rules.tool_names, **called})
+                drafts.append(draft)
             chars_since_yield += size
             if chars_since_yield > _CHARS_BEFORE_YIELD:
                 chars_since_yield = 0
@@ -145,46 +126,29 @@ class Batches:
         return drafts
 
 
-def has_results(message: Any, format: FormatName) -> bool:
-    """Whether a message of a request has tool results."""
-    return isinstance(message, Mapping) and bool(PROVIDERS[format].results(message))
+async def _made(
+    request: Append, index: int, message: Any, size: int, count: CountText, rules: OffloadRules
+) -> list[Draft]:
+    """Return the drafts of a message; a thread makes those of a large one.
+
+    For small ones, switching threads would take longer than counting.
+    """
+    arguments = (message, request.format, count, f"/messages/{index}", rules)
+    try:
+        return await in_thread_if(size > _THREAD_CHARS, make_drafts, *arguments)
+    except ValidationError as error:
+        if message is request.messages[index]:
+            raise
+        raise with_request_pointers(error) from error
 
 
 def _attached_refs(request: Append) -> tuple[str, ...]:
     """Return the ids of all blobs that the messages of a request refer to."""
     results = PROVIDERS[request.format].results
     objects = (message for message in request.messages if isinstance(message, Mapping))
-    containers = [container for message in objects for _, container in results(message)]
-    output_refs = (item["output_ref"] for item in containers if item.get("output_ref"))
-    refs = (ref.get("id") if isinstance(ref, Mapping) else ref for ref in output_refs)
-    return tuple(dict.fromkeys(ref for ref in refs if isinstance(ref, str) and is_sendable(ref)))
-
-
-def _may_offload(result: Any, chars: int, policy: ToolOutputPolicy) -> bool:
-    """Whether a message of this many characters may be offloaded.
-
-    Its JSON is measured only where the number of characters does not decide.
-    """
-    if should_offload(chars, policy):
-        return True
-    if policy.enabled and chars > policy.max_line_length and _has_long_line(result, policy):
-        return True
-    max_bytes = 4 * chars
-    return should_offload(max_bytes, policy) and should_offload(
-        len(json_text.dumps(result).encode()), policy
-    )
-
-
-def _has_long_line(value: Any, policy: ToolOutputPolicy) -> bool:
-    """Whether a small message has a text with a line that a preview cuts."""
-    match value:
-        case str():
-            return has_long_line(value, policy.max_line_length)
-        case Mapping():
-            return any(_has_long_line(item, policy) for item in value.values())
-        case list():
-            return any(_has_long_line(item, policy) for item in value)
-    return False
+    refs = [result.get("output_ref") for message in objects for _, result in results(message)]
+    ids = (ref.get("id") if isinstance(ref, Mapping) else ref for ref in refs)
+    return tuple(dict.fromkeys(id for id in ids if id and isinstance(id, str) and is_sendable(id)))
 
 
 def _approximate_chars(value: Any) -> int:

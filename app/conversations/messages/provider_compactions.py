@@ -18,15 +18,21 @@ from app.conversations.compactions import store_compaction
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.epochs import PROVIDER_COMPACTED, model_in
 from app.conversations.messages.draft import Draft
-from app.conversations.provider_items import leaves_user_messages, provider_item
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.view import Span, View, spans_through
-from app.conversations.views import agent_tools_tokens, base_view, view_behind_item, with_view
+from app.conversations.view import Span, spans_through
+from app.conversations.views import (
+    agent_tools_tokens,
+    base_view,
+    provider_item,
+    view_behind_item,
+    with_view,
+)
 from app.conversations.windows.service import ActiveWindows, view_state_of
+from app.formats import PROVIDERS
 from app.formats.compactions import readable_summary
 from app.formats.message import FormatName, Role
+from app.formats.reasoning_families import OPENAI
 from app.policy.policy import Policy
-from app.prompt.resolved_settings import ResolvedSettings
 from app.repositories import Repositories
 
 
@@ -65,12 +71,29 @@ class ProviderCompactions:
         epoch = await session.usage.last_epoch(conversation_id, (format,))
         model = model_in(epoch.payload_stream) if epoch is not None else conversation.model
         model = model or self._resolver.default_model or ""
-        kept_seqs = {item.seq for item in await session.contexts.pinned(conversation_id)}
-        if not draft.tokens and leaves_user_messages(format, model):
-            kept_seqs |= await _user_seqs(session, conversation_id, before, seq)
+        kept_seqs = {item.seq for item in await session.log.pinned(conversation_id)}
+        provider = PROVIDERS[format]
+        is_openai = provider.accepted_families(model)[:1] in ((), (OPENAI,))
+        if not draft.tokens and provider.keeps_user_messages and is_openai:
+            # OpenAI's endpoint for compactions returns the user's messages beside the item.
+            for span in spans_through(before.spans, seq - 1):
+                entries = await session.log.entries(conversation_id, span.start, span.end)
+                kept_seqs |= {item.seq for item in entries if item.role is Role.USER}
         item = provider_item(part, seq, format, model, count)
         view = view_behind_item(before, item, kept_seqs, readable_summary(part), count)
-        receipt = _receipt(self._new_id(), state, item.model, before, view)
+        receipt = Compaction(
+            compaction_id=self._new_id(),
+            parent_id=state.compaction_id,
+            trigger=Trigger.PROVIDER,
+            strategy=Trigger.PROVIDER,
+            policy_strategy=Trigger.PROVIDER,
+            strategies_run=(Trigger.PROVIDER,),
+            hidden_span=view.hidden or Span(seq, seq),
+            view=view,
+            made=() if view.summaries == before.summaries else view.summaries,
+            before_msg_count=state.shown_messages + len(before.summary_texts()),
+            model=model or None,
+        )
         shown = replace(conversation, state=replace(state, kept_seqs=view.unhidden_seqs))
         visible = await view_state_of(session, self._resolver, shown, receipt)
         after = replace(
@@ -80,13 +103,22 @@ class ProviderCompactions:
             became_due=False,
             failures=0,
         )
+
+        def tokens(state: ConversationState) -> int:
+            """Return the tokens of a payload, without settings those of its messages."""
+            if resolved is None:
+                return state.shown_tokens + state.summary_tokens
+            hides = state.compaction_id is not None
+            tools = agent_tools_tokens(resolved, state, hides_messages=hides)
+            return resolved.usage(state.shown_tokens, state.summary_tokens, tools).total
+
         receipt = replace(
             receipt,
             summary_tokens=visible.summary_tokens,
             hidden_tokens=visible.hidden_tokens,
             hidden_messages=visible.hidden_messages,
-            before_tokens=_tokens(resolved, state),
-            after_tokens=_tokens(resolved, after),
+            before_tokens=tokens(state),
+            after_tokens=tokens(after),
             after_msg_count=after.shown_messages,
         )
         version = state.view_version
@@ -95,41 +127,3 @@ class ProviderCompactions:
         )
         assert stored is not None, "the conversation is locked, and the view shows every pin"
         return replace(conversation, state=after)
-
-
-async def _user_seqs(session: Repositories, conversation_id: str, view: View, end: int) -> set[int]:
-    """Return the seqs of the user's messages that a view shows before a seq."""
-    seqs: set[int] = set()
-    for span in spans_through(view.spans, end - 1):
-        entries = await session.log.entries(conversation_id, span.start, span.end)
-        seqs |= {item.seq for item in entries if item.role is Role.USER}
-    return seqs
-
-
-def _receipt(
-    compaction_id: str, state: ConversationState, model: str, before: View, view: View
-) -> Compaction:
-    item = view.provider_item
-    assert item is not None
-    readable = () if view.summaries == before.summaries else view.summaries
-    return Compaction(
-        compaction_id=compaction_id,
-        parent_id=state.compaction_id,
-        trigger=Trigger.PROVIDER,
-        strategy=Trigger.PROVIDER,
-        policy_strategy=Trigger.PROVIDER,
-        strategies_run=(Trigger.PROVIDER,),
-        hidden_span=view.hidden or Span(item.seq, item.seq),
-        view=view,
-        made=readable,
-        before_msg_count=state.shown_messages + len(before.summary_texts()),
-        model=model or None,
-    )
-
-
-def _tokens(resolved: ResolvedSettings | None, state: ConversationState) -> int:
-    """Return the tokens of a payload of this state, without settings those of its messages."""
-    if resolved is None:
-        return state.shown_tokens + state.summary_tokens
-    tools = agent_tools_tokens(resolved, state, hides_messages=state.compaction_id is not None)
-    return resolved.usage(state.shown_tokens, state.summary_tokens, tools).total

@@ -37,7 +37,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span
 from app.database.connections import Session, Statement
-from app.database.sql import equal, fields_of, insert, read
+from app.database.sql import equal, insert, read
 from app.formats import PROVIDERS
 from app.formats.message import LOG_FORMAT, Role, clean
 from app.formats.registry import openai_chat
@@ -159,12 +159,9 @@ EPOCHS = Statement(f"""
     WHERE {_CONVERSATION} AND (lane, epoch) > (:lane, :epoch)
     ORDER BY lane, epoch LIMIT 100
 """)
-SET_FRAMES = Statement("""
-    UPDATE epochs e SET frame = item.frame
-    FROM unnest(CAST(:lanes AS text[]), CAST(:epochs AS bigint[]), CAST(:frames AS text[]))
-        AS item (lane, epoch, frame)
-    WHERE e.conversation_id = :conversation_id AND e.lane = item.lane AND e.epoch = item.epoch
-""")
+SET_FRAME = Statement(
+    f"UPDATE epochs SET frame = :frame WHERE {equal('conversation_id', 'lane', 'epoch')}"
+)
 DROP_SNAPSHOT_SUMMARIES = Statement(f"""
     WITH naming AS (
         SELECT s.tenant_id, s.session_id
@@ -253,7 +250,7 @@ class RedactionService:
         return read(Redacted, found, conversations=count)
 
     async def _redact_one(
-        self, conversation_id: str, record: dict[str, Any], tombstone: Tombstone
+        self, conversation_id: str, record: dict[str, Any], tombstone: dict[str, str | None]
     ) -> bool:
         """Redact the message in one conversation; False if it was redacted or is gone."""
         message = {"conversation_id": conversation_id, "seq": record["seq"]}
@@ -262,7 +259,7 @@ class RedactionService:
             if await session.first(LOCK, conversation_id=conversation_id) is None:
                 return False
             await session.first(LOCK_FORKS, conversation_id=conversation_id)
-            if not await session.run(REPLACE, **message, **fields_of(tombstone)):
+            if not await session.run(REPLACE, **message, **tombstone):
                 return False
             await session.run(CLEAR_WORDS, **message)
             blobs = await session.all(REMOVE_BLOBS, **message)
@@ -286,44 +283,28 @@ class RedactionService:
 
 async def _empty_epoch_starts(session: Session, conversation_id: str) -> None:
     """Delete the texts of summaries from the starts of all epochs."""
-    lane, epoch = "", 0
-    while rows := await session.all(
-        EPOCHS, conversation_id=conversation_id, lane=lane, epoch=epoch
-    ):
-        changed = []
+    at: dict[str, Any] = {"conversation_id": conversation_id, "lane": "", "epoch": 0}
+    while rows := await session.all(EPOCHS, **at):
         for row in rows:
-            lane, epoch, start = row["lane"], row["epoch"], json_text.loads(row["frame"])
+            at |= {"lane": row["lane"], "epoch": row["epoch"]}
+            start = json_text.loads(row["frame"])
             view = start["view"]
             if view["summaries"] or view["retain"] is not None:
                 view["summaries"] = [{**summary, "text": ""} for summary in view["summaries"]]
                 view["retain"] = None
-                changed.append((lane, epoch, json_text.dumps(start)))
-        if changed:
-            columns = map(list, zip(*changed, strict=True))
-            frames = dict(zip(("lanes", "epochs", "frames"), columns, strict=True))
-            await session.run(SET_FRAMES, conversation_id=conversation_id, **frames)
+                await session.run(SET_FRAME, **at, frame=json_text.dumps(start))
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """The columns of the log that replace a message; `output` is that of a large tool result."""
-
-    body: str
-    fragment: str | None
-    output: str | None
-
-
-def tombstone_of(row: LogRow) -> Tombstone:
-    """Return the tombstone of a stored message."""
+def tombstone_of(row: LogRow) -> dict[str, str | None]:
+    """Return the columns of a stored message's tombstone (rule 5)."""
     provider = PROVIDERS[row.format]
     raw = provider.emptied(row.message(), REDACTED)
     (message,) = provider.parse(raw, "")
     if row.role is Role.TOOL:
         message = replace(message, tool_call_id=row.call_ids[0])
-    fragment = None
+    fragment = output = None
     if row.format is not LOG_FORMAT or not openai_chat.is_faithful(raw, message):
         fragment = json_text.dump_payload(openai_chat.render(clean(message))).decode()
-    # Clearing relies on the output of results that are larger than a placeholder.
-    is_clearable = row.role is Role.TOOL and row.tokens > MAX_PLACEHOLDER_TOKENS
-    output = inline_output(message).as_json() if is_clearable else None
-    return Tombstone(json_text.dumps(raw), fragment, output)
+    if row.role is Role.TOOL and row.tokens > MAX_PLACEHOLDER_TOKENS:
+        output = inline_output(message).as_json()  # clearing relies on it
+    return {"body": json_text.dumps(raw), "fragment": fragment, "output": output}

@@ -11,9 +11,7 @@ from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
-from app.conversations.messages.batch import MAX_OPEN_CALLS, Append, BatchShape
-from app.conversations.messages.draft import Draft
-from app.conversations.messages.row import StoredMessage
+from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
 from app.conversations.repository import FIND_CONVERSATION, LOCK
 from app.conversations.rows import (
     CALIBRATION,
@@ -26,10 +24,8 @@ from app.conversations.rows import (
 from app.conversations.thresholds import CompactionThreshold
 from app.conversations.turns import Entry, with_pins
 from app.conversations.windows.active_window import marker_of
-from app.database.connections import Statement
-from app.database.paging import bounded, lengths, limits, page_of
-from app.database.repository import Repository
-from app.database.sql import fields_of
+from app.database.connections import Repository, Statement
+from app.database.sql import bounded, equal, fields_of, insert, lengths, limits, page_of
 from app.formats.message import FormatName, Role
 
 _STORED = (
@@ -37,12 +33,14 @@ _STORED = (
     *("body", "output", "created_at"),
 )
 STORED_COLUMNS = ", ".join(_STORED)
-
-
+_CONVERSATION = equal("conversation_id")
+_IN_RANGE = f"m.{_CONVERSATION} AND m.seq >= :start AND m.seq < CAST(:end AS bigint)"
 REDACTION_LOCK = "hashtextextended('redaction:' || CAST(CAST(:conversation_id AS uuid) AS text), 0)"
 """The key of the advisory lock that a redaction takes against forks that end."""
 MESSAGE_TIME = "coalesce(m.at, m.created_at)"
 """The time of a message `m`, which never decreases with the seqs of its conversation."""
+MAX_MESSAGES_READ = 5_000
+"""Newest messages that are searched for the last use of tools: a bound of the cost."""
 
 
 def seq_search(conversation_id: str, low: str, high: str, is_before: str) -> str:
@@ -78,112 +76,108 @@ def bounded_messages(rows: str, order: str, *also: str) -> str:
     return bounded(rows, (*_STORED, *also), lengths("body", "output"), order)
 
 
-IDS = Statement("""
-    SELECT seq, message_id FROM messages
-    WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
-""")
-_PAGE = f"""
-    SELECT {STORED_COLUMNS}
-    FROM messages
-    WHERE conversation_id = :conversation_id AND seq > :after_seq AND seq < :before_seq
-    ORDER BY seq {{order}} LIMIT :limit
-"""
-PAGE = {
-    order.lower(): Statement(bounded_messages(_PAGE.format(order=order), f"seq {order}"))
-    for order in ("ASC", "DESC")
-}
-BY_IDS = Statement(
-    bounded_messages(
-        f"""
-            SELECT {STORED_COLUMNS}
-            FROM messages
-            WHERE conversation_id = :conversation_id
-                AND message_id = ANY (CAST(:ids AS text[])) AND seq > :after_seq
-            ORDER BY seq LIMIT :limit
-        """,
-        "seq",
-    )
-)
+def _page(where: str, order: str) -> Statement:
+    rows = f"""
+        SELECT {STORED_COLUMNS} FROM messages
+        WHERE {_CONVERSATION} AND seq > :after_seq AND {where} ORDER BY {order} LIMIT :limit
+    """
+    return Statement(bounded_messages(rows, order))
+
+
+def _edge(starts: str, compared: str, order: str, otherwise: int) -> str:
+    """Return the seq of the message nearest to `:seq` that starts a group or turn."""
+    return f"""coalesce((
+        SELECT s.seq FROM messages s
+        WHERE s.{_CONVERSATION} AND s.seq {compared} :seq AND {starts}
+        ORDER BY s.seq {order} LIMIT 1), {otherwise})"""
+
+
+def _around(starts: str) -> Statement:
+    return Statement(f"""
+        SELECT seq, role, tokens, joins FROM messages
+        WHERE {_CONVERSATION} AND seq >= {_edge(starts, "<=", "DESC", 1)}
+            AND seq < {_edge(starts, ">", "ASC", 2**63 - 1)}
+        ORDER BY seq
+    """)
+
+
+PAGE = {order: _page("seq < :before_seq", f"seq {order}") for order in ("asc", "desc")}
+BY_IDS = _page("message_id = ANY (CAST(:ids AS text[]))", "seq")
+IDS = Statement(f"SELECT seq, message_id FROM messages WHERE {_CONVERSATION} AND seq = ANY (:seqs)")
+# A call group lasts from one message that does not join the one before to the next, and a turn from
+# one such message of the user to the next.
+GROUP = _around("NOT s.joins")
+TURN = _around("s.role = 'user' AND NOT s.joins")
 # Builds and summarisers read the body or the fragment of a message.
-SIZES = Statement("""
+SIZES = Statement(f"""
     SELECT seq, greatest(octet_length(body), coalesce(octet_length(fragment), 0)) AS size
-    FROM messages
-    WHERE conversation_id = :conversation_id AND seq >= :start AND seq < CAST(:end AS bigint)
-    ORDER BY seq
+    FROM messages m WHERE {_IN_RANGE} ORDER BY seq
 """)
-ENTRIES = Statement("""
+ENTRIES = Statement(f"""
     SELECT m.seq, m.role, m.tokens, m.joins, p.seq IS NOT NULL AS pinned
-    FROM messages m
-    LEFT JOIN pins p ON p.conversation_id = m.conversation_id AND p.seq = m.seq
-    WHERE m.conversation_id = :conversation_id AND m.seq >= :start AND m.seq < CAST(:end AS bigint)
-    ORDER BY m.seq
+    FROM messages m LEFT JOIN pins p ON p.conversation_id = m.conversation_id AND p.seq = m.seq
+    WHERE {_IN_RANGE} ORDER BY m.seq
 """)
+PINNED = Statement(f"""
+    SELECT m.seq, m.role, m.tokens, m.joins
+    FROM pins p JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
+    WHERE p.{_CONVERSATION} ORDER BY m.seq
+""")
+PIN = Statement("""
+    INSERT INTO pins (conversation_id, seq) SELECT :conversation_id, seq FROM unnest(:seqs) AS seq
+    ON CONFLICT (conversation_id, seq) DO NOTHING
+""")
+UNPIN = Statement(f"DELETE FROM pins WHERE {_CONVERSATION} AND seq = ANY (:seqs)")
 # The call group in which a range begins has the calls of its first results.
-TOOL_NAMES = Statement("""
+TOOL_NAMES = Statement(f"""
     SELECT seq, role, call_ids, call_names FROM messages
-    WHERE conversation_id = :conversation_id
-        AND seq >= coalesce((
-            SELECT starts.seq FROM messages starts
-            WHERE starts.conversation_id = :conversation_id
-                AND starts.seq <= :start AND NOT starts.joins
-            ORDER BY starts.seq DESC LIMIT 1), 1)
+    WHERE {_CONVERSATION} AND seq >= {_edge("NOT s.joins", "<=", "DESC", 1)}
         AND seq < CAST(:end AS bigint) AND call_ids IS NOT NULL
     ORDER BY seq
 """)
-OPEN_CALLS = Statement("""
+OPEN_CALLS = Statement(f"""
     SELECT m.call_ids, m.call_names, h.open_calls
     FROM heads h
     JOIN messages m ON m.conversation_id = h.conversation_id AND m.seq = ANY (h.open_seqs)
-    WHERE h.conversation_id = :conversation_id
-    ORDER BY m.seq
+    WHERE h.{_CONVERSATION} ORDER BY m.seq
 """)
-MAX_MESSAGES_READ = 5_000
-"""Newest messages that are searched for the last use of tools: a bound of the cost."""
 LAST_USED = Statement(f"""
     SELECT call_names, max(seq) AS seq FROM (
         SELECT seq, call_names FROM messages
-        WHERE conversation_id = :conversation_id
-        ORDER BY seq DESC LIMIT {MAX_MESSAGES_READ}
+        WHERE {_CONVERSATION} ORDER BY seq DESC LIMIT {MAX_MESSAGES_READ}
     ) AS newest
-    WHERE call_names IS NOT NULL
-    GROUP BY call_names
+    WHERE call_names IS NOT NULL GROUP BY call_names
 """)
-PROMOTE = Statement("""
+PROMOTE = Statement(f"""
     UPDATE heads
-    SET promoted = CASE
-            WHEN promoted_turn = turns THEN promoted || ARRAY(
-                SELECT item.name
-                FROM unnest(CAST(:names AS text[])) WITH ORDINALITY AS item (name, position)
-                WHERE item.name <> ALL (promoted)
-                ORDER BY item.position
-            )
-            ELSE CAST(:names AS text[])
-        END,
-        promoted_turn = turns
-    WHERE conversation_id = :conversation_id
-    RETURNING promoted
+    SET promoted_turn = turns, promoted = CASE
+        WHEN promoted_turn = turns THEN promoted || ARRAY(
+            SELECT item.name
+            FROM unnest(CAST(:names AS text[])) WITH ORDINALITY AS item (name, position)
+            WHERE item.name <> ALL (promoted) ORDER BY item.position
+        )
+        ELSE CAST(:names AS text[])
+    END
+    WHERE {_CONVERSATION} RETURNING promoted
 """)
-TOTAL_AT = Statement("""
+TOTAL_AT = Statement(f"""
     SELECT total_tokens FROM messages
-    WHERE conversation_id = :conversation_id AND seq <= :seq
-    ORDER BY seq DESC LIMIT 1
+    WHERE {_CONVERSATION} AND seq <= :seq ORDER BY seq DESC LIMIT 1
 """)
-FIND_ANSWER = Statement("""
+FIND_ANSWER = Statement(f"""
     SELECT request_hash, answer FROM idempotency_keys
-    WHERE conversation_id = :conversation_id AND key = :key
-        AND created_at > now() - interval '24 hours'
+    WHERE {equal("conversation_id", "key")} AND created_at > now() - interval '24 hours'
 """)
-ADD_ANSWER = Statement("""
-    INSERT INTO idempotency_keys (conversation_id, key, request_hash, answer, created_at)
-    VALUES (:conversation_id, :key, :request_hash, :answer, now())
+_KEY = ("conversation_id", "key", "request_hash")
+ADD_ANSWER = Statement(f"""
+    {insert("idempotency_keys", *_KEY, "answer", created_at="now()")}
     ON CONFLICT (conversation_id, key) DO UPDATE
     SET request_hash = excluded.request_hash, answer = excluded.answer,
         created_at = excluded.created_at
 """)
 # The insert waits for a concurrent request with the key, and changes no row of the last 24 hours.
-CLAIM_KEY = Statement("""
-    INSERT INTO idempotency_keys AS old (conversation_id, key, request_hash, answer, created_at)
-    VALUES (:conversation_id, :key, :request_hash, '', now())
+CLAIM_KEY = Statement(f"""
+    {insert("idempotency_keys AS old", *_KEY, answer="''", created_at="now()")}
     ON CONFLICT (conversation_id, key) DO UPDATE
     SET request_hash = excluded.request_hash, created_at = excluded.created_at
     WHERE excluded.created_at - old.created_at >= interval '24 hours'
@@ -220,14 +214,15 @@ class LogRepository(Repository):
 
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
-        conversation = known.conversation
+        conversation, drafts = known.conversation, shape.drafts
         window_seconds = conversation.rolling_window_seconds
         # A time in the future counts as now; `newest` is the maximum up to each message.
-        times = [draft.sent_at for draft in shape.drafts]
+        times = [draft.sent_at for draft in drafts]
         sent = [at if at is not None and at < now else None for at in times]
         newest = list(accumulate((at or now for at in sent), max))
-        is_long = sum(len(draft.body) for draft in shape.drafts) > THREAD_BYTES
+        is_long = sum(len(draft.body) for draft in drafts) > THREAD_BYTES
         rows = await in_thread_if(is_long, _rows, request.format, shape, ids, sent, newest)
+        outputs = (draft.output for draft in drafts if draft.output is not None)
         batch = fields_of(shape) | {
             "drafts": None,
             "opened": list(shape.opened),
@@ -235,16 +230,16 @@ class LogRepository(Repository):
             "counter": conversation.counter,
             "model": conversation.model or default_model,
             "expected_seq": request.expected_seq,
-            "client_ids": [draft.id for draft in shape.drafts if draft.id is not None],
+            "client_ids": [draft.id for draft in drafts if draft.id is not None],
             "settings_at": conversation.updated_at,
             "agent_at": known.agent_updated_at,
             "model_at": known.model_updated_at,
             "due_tokens": due.tokens,
             "due_messages": due.messages,
-            "messages": len(shape.drafts),
+            "messages": len(drafts),
             "turns": shape.turns[-1],
-            "tokens": sum(draft.tokens for draft in shape.drafts),
-            "mentions": _mentions(shape.drafts),
+            "tokens": sum(draft.tokens for draft in drafts),
+            "mentions": sorted({name for output in outputs for name in output.mentions}),
             "window_seconds": window_seconds,
             "window_start": marker_of(None, window_seconds, now),
             "max_open_calls": MAX_OPEN_CALLS,
@@ -281,29 +276,17 @@ class LogRepository(Repository):
             # While the statement waited, the conversation was given to an agent whose row was not
             # read then.
             row = await self._session.first(FIND_CONVERSATION, **parameters)
-        return (
-            self._settings_cache.conversation_from(row, tenant_id, cached)
-            if row is not None
-            else None
-        )
+        if row is None:
+            return None
+        return self._settings_cache.conversation_from(row, tenant_id, cached)
 
     async def by_ids(
         self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
     ) -> Page[StoredMessage]:
         """Return the stored messages with these ids after a seq, in log order."""
-        rows = await self._session.all(
-            BY_IDS,
-            conversation_id=conversation_id,
-            ids=list(ids),
-            after_seq=after_seq,
-            **limits(len(ids), bound),
-        )
+        where = {"conversation_id": conversation_id, "ids": list(ids), "after_seq": after_seq}
+        rows = await self._session.all(BY_IDS, **where, **limits(len(ids), bound))
         return page_of(rows, stored_message_from)
-
-    async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
-        """Return the ids of the messages with these seqs."""
-        rows = await self._session.all(IDS, conversation_id=conversation_id, seqs=list(seqs))
-        return {row["seq"]: row["message_id"] for row in rows}
 
     async def page(
         self,
@@ -315,14 +298,16 @@ class LogRepository(Repository):
         bound: Bound = UNBOUNDED,
     ) -> Page[StoredMessage]:
         """Return up to `limit` messages between two seqs, both exclusive."""
+        between = {"after_seq": after_seq, "before_seq": before_seq}
         rows = await self._session.all(
-            PAGE[order],
-            conversation_id=conversation_id,
-            after_seq=after_seq,
-            before_seq=before_seq,
-            **limits(limit, bound),
+            PAGE[order], conversation_id=conversation_id, **between, **limits(limit, bound)
         )
         return page_of(rows, stored_message_from)
+
+    async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
+        """Return the ids of the messages with these seqs."""
+        rows = await self._session.all(IDS, conversation_id=conversation_id, seqs=list(seqs))
+        return {row["seq"]: row["message_id"] for row in rows}
 
     async def sizes(self, conversation_id: str, start: int, end: int) -> dict[int, int]:
         """Return the size of the messages in `[start, end)` by seq, without reading them."""
@@ -331,17 +316,30 @@ class LogRepository(Repository):
 
     async def entries(self, conversation_id: str, start: int, end: int) -> list[Entry]:
         """Return the messages in `[start, end)` as compaction planning reads them."""
-        rows = await self._session.all(
-            ENTRIES, conversation_id=conversation_id, start=start, end=end
-        )
+        between = {"start": start, "end": end}
+        rows = await self._session.all(ENTRIES, conversation_id=conversation_id, **between)
         # With results that came after their group was pinned.
         return with_pins([entry_from(row, pinned=row["pinned"]) for row in rows])
 
+    async def around(self, conversation_id: str, seq: int, *, whole_turn: bool) -> list[Entry]:
+        """Return the entries of the call group, or of the turn, that contains a seq."""
+        statement = TURN if whole_turn else GROUP
+        rows = await self._session.all(statement, conversation_id=conversation_id, seq=seq)
+        return list(map(entry_from, rows))
+
+    async def pinned(self, conversation_id: str) -> list[Entry]:
+        """Return the entries of all pinned messages."""
+        rows = await self._session.all(PINNED, conversation_id=conversation_id)
+        return [entry_from(row, pinned=True) for row in rows]
+
+    async def pin(self, conversation_id: str, seqs: Sequence[int]) -> None:
+        """Pin messages; pinned ones stay pinned."""
+        await self._session.run(PIN, conversation_id=conversation_id, seqs=seqs)
+
     async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
         """Return the tool of each result in `[start, end)` by seq."""
-        rows = await self._session.all(
-            TOOL_NAMES, conversation_id=conversation_id, start=start, end=end
-        )
+        between = {"seq": start, "end": end}
+        rows = await self._session.all(TOOL_NAMES, conversation_id=conversation_id, **between)
         found: dict[int, str] = {}
         names: dict[str, str] = {}
         for row in rows:
@@ -364,11 +362,8 @@ class LogRepository(Repository):
     async def last_used(self, conversation_id: str) -> dict[str, int]:
         """Return the seq at which each tool was last called, within the newest messages."""
         rows = await self._session.all(LAST_USED, conversation_id=conversation_id)
-        found: dict[str, int] = {}
-        for row in rows:
-            for name in json_text.loads(row["call_names"]):
-                found[name] = max(row["seq"], found.get(name, 0))
-        return found
+        uses = [(row["seq"], name) for row in rows for name in json_text.loads(row["call_names"])]
+        return {name: seq for seq, name in sorted(uses)}
 
     async def promote(self, conversation_id: str, names: Sequence[str]) -> tuple[str, ...]:
         """Promote tools for the current turn, and return all promoted tools of this turn.
@@ -380,32 +375,18 @@ class LogRepository(Repository):
 
     async def total_at(self, conversation_id: str, seq: int) -> int:
         """Return the running sum of tokens up to and including this seq."""
-        row = await self._session.first(TOTAL_AT, conversation_id=conversation_id, seq=seq)
-        return row["total_tokens"] if row is not None else 0
+        total = await self._session.value(TOTAL_AT, conversation_id=conversation_id, seq=seq)
+        return total or 0
 
     async def find_stored_answer(self, conversation_id: str, key: str) -> tuple[str, str] | None:
         """Return the request hash and the answer stored for an idempotency key."""
         row = await self._session.first(FIND_ANSWER, conversation_id=conversation_id, key=key)
         return (row["request_hash"], row["answer"]) if row is not None else None
 
-    async def store_answer(
-        self, conversation_id: str, key: str, request_hash: str, answer: str
-    ) -> None:
-        """Store an answer for 24 hours."""
-        await self._session.run(
-            ADD_ANSWER,
-            conversation_id=conversation_id,
-            key=key,
-            request_hash=request_hash,
-            answer=answer,
-        )
-
     async def claim_key(self, conversation_id: str, key: str, request_hash: str) -> bool:
         """Claim an idempotency key for 24 hours; False when it is claimed already."""
-        claimed = await self._session.run(
-            CLAIM_KEY, conversation_id=conversation_id, key=key, request_hash=request_hash
-        )
-        return claimed == 1
+        claim = {"conversation_id": conversation_id, "key": key, "request_hash": request_hash}
+        return await self._session.run(CLAIM_KEY, **claim) == 1
 
 
 def _rows(
@@ -427,19 +408,13 @@ def _rows(
             "total_tokens": total,
             "format": format,
             "timestamp": draft.timestamp,
-            "output": output.as_json() if (output := draft.stored_output) is not None else None,
+            "output": draft.stored_output,
             "at": newest_at,
             "late_at": sent_at,
         }
         for seq, (draft, message_id, turn, total, newest_at, sent_at) in enumerate(placed, start=1)
     ]
     return json_text.dumps(rows)
-
-
-def _mentions(drafts: Sequence[Draft]) -> list[str]:
-    """Return the tools that the previews of a batch name."""
-    outputs = (draft.output for draft in drafts if draft.output is not None)
-    return sorted({name for output in outputs for name in output.mentions})
 
 
 def named_calls(ids: str | None, names: str | None) -> dict[str, str]:

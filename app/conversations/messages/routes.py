@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.common.pages import Page
 from app.conversations.conversation import Conversation
-from app.conversations.messages.batch import Append
 from app.conversations.messages.draft import is_message_id
 from app.conversations.messages.redactions import Redacted
-from app.conversations.messages.row import StoredMessage
+from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.schemas import (
     AppendAnswer,
     MessagePage,
     MessagesAppend,
-    Order,
     Pinned,
-    PinScope,
     RedactionRequest,
-    ResultContent,
     ShownMessage,
 )
-from app.conversations.messages.stored_results import Content
-from app.conversations.messages.transcripts import TranscriptMessage
+from app.conversations.messages.stored_results import Content, Original
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
-from app.http.conversation_ids import path_of, public_id_of
 from app.http.dependencies import (
     ConversationPath,
     Cursor,
@@ -39,6 +33,8 @@ from app.http.dependencies import (
     by_caller,
     caller_of,
     page_bound,
+    path_of,
+    public_id_of,
     services,
     tenant_of,
 )
@@ -54,10 +50,11 @@ MessagePath = Annotated[
     str, Path(description="Id of the message.", examples=["0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"])
 ]
 Scope = Annotated[
-    PinScope, Query(description="`turn`: all messages from its user message up to the next one.")
+    Literal["message", "turn"],
+    Query(description="`turn`: all messages from its user message up to the next one."),
 ]
 Contents = Annotated[
-    ResultContent | None,
+    Literal["view", "full"] | None,
     Query(
         description="The preview of offloaded results or all of them; by default all up to 64 KiB."
     ),
@@ -119,7 +116,8 @@ async def list_messages(
     limit: Limit = 50,
     cursor: Cursor = None,
     order: Annotated[
-        Order, Query(description="Order by seq; a cursor keeps the order of its page.")
+        Literal["asc", "desc"],
+        Query(description="Order by seq; a cursor keeps the order of its page."),
     ] = "asc",
     after_seq: Annotated[
         int, Query(ge=0, le=MAX_SEQ, description="Only messages after this seq.")
@@ -145,7 +143,9 @@ async def list_messages(
         else:
             before_seq = min(before_seq, seq)
     app_services = services(request)
-    read = app_services.log.page if q is None else partial(app_services.search.page, query_text=q)
+    read = app_services.transcripts.page
+    if q is not None:
+        read = partial(app_services.search.page, query_text=q)
     conversation, page = await read(
         tenant_of(request),
         conversation_id,
@@ -172,10 +172,7 @@ async def pin_message(
     `422` when pins would take more than half of the tokens that the context window leaves for
     history.
     """
-    seqs = await services(request).pins.pin(
-        tenant_of(request), conversation_id, message_id_from(message_id), whole_turn=scope == "turn"
-    )
-    return Pinned(seqs=seqs)
+    return await _pinned(request, conversation_id, message_id, scope, pinned=True)
 
 
 @router.delete(f"{_MESSAGE}/pin", summary="Unpin a message")
@@ -186,12 +183,15 @@ async def unpin_message(
     scope: Scope = "message",
 ) -> Pinned:
     """Unpin a message; the next compaction may hide or clear it."""
-    seqs = await services(request).pins.pin(
-        tenant_of(request),
-        conversation_id,
-        message_id_from(message_id),
-        whole_turn=scope == "turn",
-        pinned=False,
+    return await _pinned(request, conversation_id, message_id, scope, pinned=False)
+
+
+async def _pinned(
+    request: Request, conversation_id: str, message_id: str, scope: str, *, pinned: bool
+) -> Pinned:
+    key = message_id_from(message_id)
+    seqs = await services(request).transcripts.pin(
+        tenant_of(request), conversation_id, key, whole_turn=scope == "turn", pinned=pinned
     )
     return Pinned(seqs=seqs)
 
@@ -211,43 +211,11 @@ async def transcript(
     content: str | None,
 ) -> Response:
     """Return a page of messages of one conversation, as many as its maximum size allows."""
-    shown = await services(request).transcripts.with_visibility(
-        tenant_of(request),
-        conversation,
-        messages,
-        Content(content or Content.AUTO),
-        page_bound(request),
-    )
+    data, size = await _shown(request, conversation, messages, content)
     next_cursor = None
-    if messages.has_more or len(messages) > len(shown):
-        next_cursor = cursors.encode("messages", order, shown[-1].original.message.seq)
-    data = [shown_message(conversation, message) for message in shown]
-    size = sum(message.original.size for message in shown)
+    if messages.has_more or len(messages) > len(data):
+        next_cursor = cursors.encode("messages", order, data[-1]["seq"])
     return await long_json({"data": data, "next_cursor": next_cursor}, size)
-
-
-def shown_message(conversation: Conversation, shown: TranscriptMessage) -> dict[str, Any]:
-    """Return the original message with the service's fields; fields they hide are in `given`."""
-    message, body = shown.original.message, shown.original.raw_message
-    own = {
-        "id": message.id,
-        "seq": message.seq,
-        "turn": message.turn,
-        "role": message.role,
-        "token_count": message.token_count,
-        "format": message.format,
-        "created_at": message.created_at,
-        "redacted_at": shown.redacted_at,
-        "conversation_id": conversation.public_id,
-        "agent_id": conversation.agent_id,
-        "output_ref": message.output_ref,
-        "content_truncated": shown.original.is_truncated,
-        "content_collected": shown.original.is_collected,
-        "pinned": shown.pinned,
-        "visibility": shown.visibility,
-    }
-    hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
-    return {**body, **own, "given": hidden or None}
 
 
 @router.get(_MESSAGE, summary="Read a message", response_model=ShownMessage)
@@ -259,17 +227,53 @@ async def get_message(
     content: Contents = None,
 ) -> Response:
     """Return one message by its id, as the transcript shows it."""
-    conversation, message = await services(request).transcripts.one(
+    conversation, messages = await services(request).transcripts.one(
         tenant_of(request), conversation_id, message_id_from(message_id)
     )
-    (shown,) = await services(request).transcripts.with_visibility(
+    (data,), size = await _shown(request, conversation, messages, content)
+    return await long_json(data, size)
+
+
+async def _shown(
+    request: Request,
+    conversation: Conversation,
+    messages: Page[StoredMessage],
+    content: str | None,
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the messages as they are shown, and their approximate size."""
+    shown = await services(request).transcripts.with_visibility(
         tenant_of(request),
         conversation,
-        [message],
+        messages,
         Content(content or Content.AUTO),
         page_bound(request),
     )
-    return await long_json(shown_message(conversation, shown), shown.original.size)
+    data = [_shown_message(conversation, original) for original in shown]
+    return data, sum(original.size for original in shown)
+
+
+def _shown_message(conversation: Conversation, original: Original) -> dict[str, Any]:
+    """Return the original message with the service's fields; fields they hide are in `given`."""
+    message, body = original.message, original.raw_message
+    own = {
+        "id": message.id,
+        "seq": message.seq,
+        "turn": message.turn,
+        "role": message.role,
+        "token_count": message.token_count,
+        "format": message.format,
+        "created_at": message.created_at,
+        "redacted_at": original.redacted_at,
+        "conversation_id": conversation.public_id,
+        "agent_id": conversation.agent_id,
+        "output_ref": message.output_ref,
+        "content_truncated": original.is_truncated,
+        "content_collected": original.is_collected,
+        "pinned": original.pinned,
+        "visibility": original.visibility,
+    }
+    hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
+    return {**body, **own, "given": hidden or None}
 
 
 @router.post(f"{_MESSAGE}/redact", summary="Redact a message")

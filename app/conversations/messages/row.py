@@ -1,17 +1,36 @@
-"""Rows of the log, as a build reads them and as a transcript does."""
+"""The log as values: rows as builds and transcripts read them, open calls, batches to append.
+
+1. A client's call is open until it has a result. A call with the id of an open one closes that.
+2. A call group begins at a message of the user or the assistant. To it belong the results of its
+   calls, and whatever comes while the provider runs a call of it. While no result has come, another
+   message of the assistant goes on with the same answer: some callers append it block by block.
+3. Any other message of the user or the assistant begins a new group. A result that comes later is
+   late: it belongs to the group at the end of the log if that waits, or else to none. A group that
+   leaves the active window has ended.
+4. Calls with equal ids are numbered; their results answer them in order.
+5. A batch is checked as a whole before any of it is stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import accumulate
+from typing import Any
 
 from app.blobs.blobs import ToolOutputRef
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
 from app.common import json_text
+from app.common.errors import UnpairedToolResult
 from app.common.ids import MessageId
+from app.conversations.messages.draft import Draft
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Reasoning, Role, clean
+from app.formats.tool_calls import own_id, unnumbered
+
+MAX_OPEN_CALLS = 256
+"""How many calls of earlier groups stay open: the oldest ones of more are closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,3 +131,154 @@ class StoredMessage:
         """The reference by which a tool result is read."""
         output = self.output
         return output.ref_in(self.id, self.seq) if output is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """An append request; `messages` are JSON objects in `format`.
+
+    With `applies_compactions` a provider's compaction item hides what is before it.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    format: FormatName = FormatName.OPENAI_CHAT
+    expected_seq: int | None = None
+    idempotency_key: str | None = None
+    applies_compactions: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of a log that wait.
+
+    `open` has the seqs of the client's calls by id, `provider` the calls that the provider runs.
+    The last call group begins at `group_seq`. With `is_answering` it ends with the assistant's
+    message, and another one goes on with it (rule 2).
+    """
+
+    open: Mapping[str, int] = field(default_factory=dict)
+    group_seq: int = 1
+    provider: tuple[str, ...] = ()
+    is_answering: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the last group is not complete."""
+        return bool(self.provider) or any(seq >= self.group_seq for seq in self.open.values())
+
+    def ended(self, head_seq: int) -> Calls:
+        """Return them with the last group ended at the head, so that nothing joins it."""
+        return replace(self, group_seq=head_seq + 1, provider=(), is_answering=False)
+
+
+NO_CALLS = Calls()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """A batch in its log.
+
+    The `drafts` have the ids of their calls, and whether they belong to the group before them.
+    `required` are the open calls from before the batch that it answers, `closed` those that are
+    open no longer. `opened` has the index of the messages by the calls that stay open; `start` is
+    the index at which the last group begins, None for one from before, and `provider` its calls
+    that the provider runs, None where these stay as they are. Unless `is_known`, the state
+    of the log has to be the usual one: the first results answer its last group, and if the
+    assistant's message follows (`begins_answer`), that is complete then.
+    """
+
+    drafts: tuple[Draft, ...]
+    required: tuple[str, ...]
+    closed: tuple[str, ...]
+    opened: Mapping[str, int]
+    start: int | None
+    provider: tuple[str, ...] | None
+    is_answering: bool
+    begins_answer: bool
+    is_known: bool
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """How many turns have begun at each message."""
+        return tuple(accumulate(int(draft.starts_turn) for draft in self.drafts))
+
+    def after(self, before: Calls, head_seq: int) -> Calls:
+        """Return the waiting calls of a log that had these at `head_seq`."""
+        left = {id: seq for id, seq in before.open.items() if id not in self.closed}
+        opened = {id: head_seq + 1 + index for id, index in self.opened.items()}
+        start = before.group_seq if self.start is None else head_seq + 1 + self.start
+        provider = before.provider if self.provider is None else self.provider
+        return Calls(left | opened, start, provider, self.is_answering)
+
+
+def batch_shape(
+    drafts: Sequence[Draft], before: Calls | None = None, head_seq: int = 0
+) -> BatchShape | None:
+    """Check the pairing of a batch, after these calls of the log or after usual ones.
+
+    Returns None where the calls must be known. Raises UnpairedToolResult.
+    """
+    usual = before is None
+    calls = before or NO_CALLS
+    waiting = {call_id: seq - head_seq - 1 for call_id, seq in calls.open.items()}
+    start = calls.group_seq - head_seq - 1 if before is not None else -1
+    provider, is_answering = calls.provider, calls.is_answering
+    placed: list[Draft] = []
+    required: list[str] = []
+    called: list[str] = []
+    for index, draft in enumerate(drafts):
+        is_waiting = bool(provider) or any(at >= start for at in waiting.values())
+        if draft.role is Role.TOOL:
+            (call_id,) = draft.call_ids
+            own = _answered(call_id, waiting)
+            if own is None and usual and start < 0:
+                own, waiting = own_id(call_id, required), {**waiting, own_id(call_id, required): -1}
+            elif own is None:
+                if usual:
+                    return None
+                raise UnpairedToolResult(
+                    f"Tool result for call {call_id!r} answers no open call; nothing was stored",
+                    {"tool_call_id": call_id},
+                )
+            at = waiting.pop(own)
+            required += [own] if at < 0 else []
+            is_answering = is_answering and at < start
+            placed.append(replace(draft, call_ids=(own,), joins=is_waiting or at >= start))
+            continue
+        if usual and start < 0 and (draft.resolves or draft.role is Role.SYSTEM):
+            return None
+        if draft.role is Role.ASSISTANT:
+            repeats = any(waiting.get(call_id, start - 1) >= start for call_id in draft.call_ids)
+            joins = (is_answering and not repeats) or bool(provider)
+        else:
+            joins = not set(provider).isdisjoint(draft.resolves)
+        if not joins:
+            start, provider = index, ()
+        provider = (*(id for id in provider if id not in draft.resolves), *draft.provider_calls)
+        waiting = {id: at for id, at in waiting.items() if id not in draft.call_ids}
+        waiting |= dict.fromkeys(draft.call_ids, index)
+        called += draft.call_ids
+        is_answering = draft.role is Role.ASSISTANT and any(at >= start for at in waiting.values())
+        placed.append(draft if draft.joins == joins else replace(draft, joins=joins))
+    late = [call_id for call_id, at in waiting.items() if at < start]
+    dropped = late[: max(0, len(late) - MAX_OPEN_CALLS)]
+    opened = {id: at for id, at in waiting.items() if at >= 0 and id not in dropped}
+    first = next((draft for draft in placed if not draft.joins), None)
+    return BatchShape(
+        drafts=tuple(placed),
+        required=tuple(required),
+        closed=(*required, *called, *dropped),
+        opened=opened,
+        start=start if start >= 0 else None,
+        provider=None if usual and start < 0 else provider,
+        is_answering=is_answering,
+        begins_answer=usual and first is not None and first.role is Role.ASSISTANT,
+        is_known=not usual,
+    )
+
+
+def _answered(call_id: str, waiting: Mapping[str, int]) -> str | None:
+    """Return the open call that a result answers: of several with its id the first (rule 4)."""
+    if call_id in waiting:
+        return call_id
+    return next((id for id in waiting if unnumbered(id) == unnumbered(call_id)), None)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pydantic import ConfigDict, Field
-from typing_extensions import TypeAliasType
 
 from app.blobs.blobs import ToolOutputRef
 from app.common.answers import AnyObject, answer
 from app.common.schema_errors import NAME_PATTERN
 from app.conversations.visibility import Visibility
 from app.formats.message import FormatName, Role
+from app.http.cursors import Page
 from app.http.fields import (
     MAX_SEQ,
     Format,
@@ -23,21 +23,9 @@ from app.http.fields import (
     Threshold,
     examples,
 )
-from app.http.pages import Page
 from app.models.budget import ContextBudget, Pressure
 
 _ID = "0199a1b2-5d6e-7f80-9a1b-2c3d4e5f6071"
-
-PinScope = TypeAliasType(
-    "PinScope", Annotated[Literal["message", "turn"], Field(description="The range of a pin.")]
-)
-Order = TypeAliasType(
-    "Order", Annotated[Literal["asc", "desc"], Field(description="Oldest or newest first.")]
-)
-ResultContent = TypeAliasType(
-    "ResultContent",
-    Annotated[Literal["view", "full"], Field(description="How much of a result is returned.")],
-)
 
 
 class MessagesAppend(RequestSchema):
@@ -50,27 +38,6 @@ class MessagesAppend(RequestSchema):
                 {"role": "assistant", "content": "It rains, 8 degrees."},
             ],
             "expected_seq": 0,
-        },
-        {
-            "format": "openai_responses",
-            "messages": [
-                {"role": "user", "content": "What is the weather in Bergen?"},
-                {
-                    "type": "function_call",
-                    "id": "fc_1",
-                    "call_id": "call_1",
-                    "name": "weather",
-                    "arguments": '{"city":"Bergen"}',
-                },
-                {"type": "function_call_output", "call_id": "call_1", "output": "Rain, 8 degrees."},
-            ],
-        },
-        {
-            "format": "gemini",
-            "messages": [
-                {"role": "user", "parts": [{"text": "What is the weather in Bergen?"}]},
-                {"role": "model", "parts": [{"text": "It rains, 8 degrees."}]},
-            ],
         },
     )
 
@@ -113,15 +80,15 @@ class AppendAnswer:
     """The messages of the batch, in order."""
     head_seq: int
     """Seq of the newest message."""
-    pressure: Pressure | None
+    pressure: Pressure | None = None
     """Null without a context window."""
-    notice: bool | None
+    notice: bool | None = None
     """Whether `notice_at` is reached."""
-    next_threshold: Threshold | None
+    next_threshold: Threshold | None = None
     """The next threshold."""
-    tokens_to_next: int | None
+    tokens_to_next: int | None = None
     """Tokens left until the next threshold."""
-    budget: ContextBudget | None
+    budget: ContextBudget | None = None
     """The context window and its use."""
     warnings: tuple[str, ...] = ()
     """`tool_output_inline`: the blob store failed, so the whole results are in their messages."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -20,6 +21,7 @@ from app.common.errors import Gone, ServiceUnavailable
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import StoredMessage
+from app.conversations.visibility import Visibility
 from app.formats.message import FormatName
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
@@ -54,7 +56,7 @@ class Original:
     """A message of the transcript: the original, or with the preview of its result.
 
     `size` is its approximate length as JSON. `is_truncated` is true for a preview, `is_collected`
-    if the blob was collected.
+    if the blob was collected. A transcript adds how the context shows it.
     """
 
     message: StoredMessage
@@ -62,6 +64,9 @@ class Original:
     size: int
     is_truncated: bool = False
     is_collected: bool = False
+    visibility: Visibility | None = None
+    pinned: bool = False
+    redacted_at: datetime | None = None
 
 
 class StoredResults:
@@ -104,10 +109,9 @@ class StoredResults:
     async def delete_objects(self, *object_keys: str | None) -> None:
         """Delete objects that no row names any more; after a failure the sweep deletes them."""
         keys = [key for key in object_keys if key is not None]
-        if not keys:
-            return
         try:
-            await self._store.remove(keys)
+            if keys:
+                await self._store.remove(keys)
         except ServiceUnavailable:
             _log.warning("objects_not_removed", extra={"data": {"count": len(keys)}})
 
@@ -125,25 +129,22 @@ class StoredResults:
     async def _with_preview(
         self, conversation_id: str, blob: Blob, policy: ToolOutputPolicy
     ) -> PreviewedBlob:
-        while blob.collected_at is None:
-            builder = PreviewBuilder(policy)
-            chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
-            try:
-                async with aclosing(chunks):
-                    async for chunk in chunks:
-                        builder.feed(chunk)
-                        if builder.is_full:
-                            break
-            except Gone:
-                # It was collected meanwhile; if it was stored again, it has another content id.
-                async with self._database.session() as session:
-                    current = await session.blobs.find(conversation_id, blob.id)
-                if current is None:
-                    raise
-                blob = current
-            else:
-                return PreviewedBlob(blob, builder.finish(blob.ref, blob.tool_name))
-        return PreviewedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
+        if blob.collected_at is not None:
+            return PreviewedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
+        builder = PreviewBuilder(policy)
+        chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    builder.feed(chunk)
+                    if builder.is_full:
+                        break
+        except Gone:  # collected meanwhile; where it was stored again, it has another content id
+            again = await self.attached_blobs(conversation_id, [blob.id], policy)
+            if blob.id not in again:
+                raise
+            return again[blob.id]
+        return PreviewedBlob(blob, builder.finish(blob.ref, blob.tool_name))
 
     async def originals(
         self,
@@ -158,12 +159,11 @@ class StoredResults:
         """
         outputs = [message.output for message in messages]
         refs = {output.ref for output in outputs if output is not None and output.ref is not None}
-        blobs = {}
+        blobs: dict[str | None, Blob] = {}
         if refs:
             async with self._database.session() as session:
-                blobs = {
-                    blob.id: blob for blob in await session.blobs.find_all(conversation_id, [*refs])
-                }
+                found = await session.blobs.find_all(conversation_id, [*refs])
+            blobs = {blob.id: blob for blob in found}
         originals: list[Original] = []
         total = 0
         for message, output in zip(messages, outputs, strict=True):
@@ -172,21 +172,19 @@ class StoredResults:
             total += size
             if originals and whole_size and total > bound.max_bytes:
                 break
-            blob = blobs.get(output.ref or "") if output is not None else None
+            blob = blobs.get(output.ref) if output is not None else None
             is_collected = blob is not None and blob.collected_at is not None
+            is_long = size > THREAD_BYTES
             if output is None or blob is None or is_collected or not whole_size:
+                raw_message = await in_thread_if(is_long, json_text.loads, message.body)
                 is_truncated = output is not None and output.is_cut
-                raw_message = await in_thread_if(
-                    message.byte_size > THREAD_BYTES, json_text.loads, message.body
-                )
-                originals.append(Original(message, raw_message, size, is_truncated, is_collected))
             else:
                 data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
-                format = FormatName(message.format)
                 raw_message = await in_thread_if(
-                    size > THREAD_BYTES, restore_result, message.body, format, output, data
+                    is_long, restore_result, message.body, FormatName(message.format), output, data
                 )
-                originals.append(Original(message, raw_message, size))
+                is_truncated = False
+            originals.append(Original(message, raw_message, size, is_truncated, is_collected))
         return originals
 
     async def chunks(

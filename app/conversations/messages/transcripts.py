@@ -3,25 +3,30 @@
 1. A read moves the active window of the conversation, as a build does.
 2. The cost depends on the page alone. Older receipts are read only where the cause of a visibility
    is missing.
+3. A pin protects a message from compaction and from tool result clearing. It does not keep a
+   message in the active window: an older message, or one before a clear, is not shown. The pin of a
+   restored message has effect again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import partial
+from dataclasses import dataclass, replace
 
-from app.common.errors import NotFound
-from app.common.pages import UNBOUNDED, Bound
+from app.common import json_text
+from app.common.errors import NotFound, ValidationError
+from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation
+from app.conversations.events.events import EventType
+from app.conversations.lookup import lock_conversation
+from app.conversations.messages.repository import UNPIN
 from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.rows import compaction_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry, entry, newest_user_message
-from app.conversations.views import base_view
+from app.conversations.views import base_view, kept_with_pins
 from app.conversations.visibility import Visibility, start_of_last, visibilities
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Statement
@@ -29,6 +34,8 @@ from app.formats.message import Role
 from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories
 
+MAX_PINNED_SHARE = 0.5
+"""The share of the history budget that pins may take."""
 RECEIPT_BATCHES = (16, 512)
 """How many earlier receipts are read at a time, to find the one that hid a message.
 
@@ -47,54 +54,55 @@ PINS = Statement("""
     ) AS past
     FROM pins p WHERE p.conversation_id = :conversation_id AND p.seq <= :through_seq
 """)
-# Receipts are large: the recursion reads their ids alone.
-CHAIN = Statement("""
-    WITH RECURSIVE chain AS (
-        SELECT CAST(:compaction_id AS uuid) AS compaction_id, 1 AS depth
-        UNION ALL
-        SELECT this.parent_id, chain.depth + 1
-        FROM chain
-        CROSS JOIN LATERAL (
-            SELECT parent_id FROM compactions
-            WHERE conversation_id = :conversation_id AND compaction_id = chain.compaction_id
-            LIMIT 1
-        ) this
-        WHERE this.parent_id IS NOT NULL AND chain.depth < :limit
-    )
-    SELECT receipt.*
-    FROM chain
-    CROSS JOIN LATERAL (
-        SELECT * FROM compactions
-        WHERE conversation_id = :conversation_id AND compaction_id = chain.compaction_id
-        LIMIT 1
-    ) receipt
-    ORDER BY chain.depth
+SHOW_PINNED = Statement("""
+    UPDATE heads
+    SET view_version = view_version + 1, view_cause = 'pinned', kept = :kept,
+        hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
+        hidden_messages = hidden_messages - CAST(:messages AS bigint)
+    WHERE conversation_id = :conversation_id
 """)
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptMessage:
-    """A message as the caller sent it, with its visibility."""
-
-    original: Original
-    visibility: Visibility
-    pinned: bool
-    redacted_at: datetime | None = None
+# Ids of receipts ascend in time.
+RECEIPTS = Statement("""
+    SELECT * FROM compactions
+    WHERE conversation_id = :conversation_id AND compaction_id <= CAST(:newest_id AS uuid)
+    ORDER BY compaction_id DESC LIMIT :limit
+""")
 
 
 @dataclass(eq=False, repr=False)
 class TranscriptService:
-    """Reads the visibility of messages."""
+    """Reads messages with their visibility, and pins them."""
 
     _database: Database
     _resolver: SettingsResolver
     _active: ActiveWindows
     _outputs: StoredResults
 
+    async def page(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        *,
+        after_seq: int,
+        before_seq: int,
+        order: str,
+        limit: int,
+        bound: Bound = UNBOUNDED,
+    ) -> tuple[Conversation, Page[StoredMessage]]:
+        """Return messages between two seqs, both exclusive, with their conversation."""
+        async with self._database.session() as session:
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
+            page = await session.log.page(
+                conversation_id, after_seq, before_seq, order, limit, bound
+            )
+        return conversation, page
+
     async def one(
         self, tenant_id: str, conversation_id: str, message_id: str
-    ) -> tuple[Conversation, StoredMessage]:
-        """Return one message of a conversation; raises NotFound."""
+    ) -> tuple[Conversation, Page[StoredMessage]]:
+        """Return one message with its conversation; raises NotFound."""
         async with self._database.session() as session:
             conversation = await self._resolver.find_conversation(
                 session, tenant_id, conversation_id
@@ -102,7 +110,7 @@ class TranscriptService:
             page = await session.log.by_ids(conversation_id, [message_id])
         if not page:
             raise NotFound.message(message_id)
-        return conversation, page[0]
+        return conversation, page
 
     async def with_visibility(
         self,
@@ -111,7 +119,7 @@ class TranscriptService:
         messages: Sequence[StoredMessage],
         content: Content,
         bound: Bound = UNBOUNDED,
-    ) -> list[TranscriptMessage]:
+    ) -> list[Original]:
         """Return the messages of a page with originals and visibility.
 
         A page with large results ends early, after at least one message. Raises NotFound if the
@@ -127,7 +135,7 @@ class TranscriptService:
             pins = await session.session.all(
                 PINS, conversation_id=conversation_id, through_seq=max(seqs)
             )
-            redacted = await session.session.all(
+            redactions = await session.session.all(
                 REDACTED, conversation_id=conversation_id, seqs=seqs
             )
             pinned = {
@@ -140,9 +148,14 @@ class TranscriptService:
                 for item in (original.message for original in originals)
             ]
             visibility = await self._visibilities(session, conversation, entries)
-        redacted_at = {row["seq"]: row["created_at"] for row in redacted}
+        redacted_at = {row["seq"]: row["created_at"] for row in redactions}
         return [
-            TranscriptMessage(original, visibility[seq], seq in pinned, redacted_at.get(seq))
+            replace(
+                original,
+                visibility=visibility[seq],
+                pinned=seq in pinned,
+                redacted_at=redacted_at.get(seq),
+            )
             for seq, original in zip(seqs, originals, strict=True)
         ]
 
@@ -158,11 +171,10 @@ class TranscriptService:
         view = base_view(state, receipts[0].view if receipts else None, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             starts_at = start_of_last(view.spans, state.head_seq, policy.sliding_window.keep_last_n)
-            around = partial(session.contexts.around, conversation_id)
-            starts_at = min(
-                (item.seq for item in await around(starts_at, whole_turn=False)), default=starts_at
-            )
-            newest_user = newest_user_message(await around(state.head_seq, whole_turn=True))
+            group = await session.log.around(conversation_id, starts_at, whole_turn=False)
+            starts_at = group[0].seq if group else starts_at
+            turn = await session.log.around(conversation_id, state.head_seq, whole_turn=True)
+            newest_user = newest_user_message(turn)
         found: dict[int, Visibility] = {}
         for limit in (*RECEIPT_BATCHES, 0):
             found = visibilities(
@@ -178,14 +190,88 @@ class TranscriptService:
             receipts += await _chain(session, conversation_id, receipts[-1].parent_id, limit)
         return found
 
+    async def pin(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        message_id: str,
+        *,
+        whole_turn: bool,
+        pinned: bool = True,
+    ) -> list[int]:
+        """Pin or unpin a message with its call group or turn, and return their seqs.
+
+        Pinned messages that a compaction hid or cleared are shown again; an unpinned one stays
+        until the next compaction. Raises NotFound, or ValidationError when pins would take more
+        than half of the history budget.
+        """
+        async with self._database.transaction() as session:
+            conversation = await lock_conversation(
+                session, tenant_id, conversation_id, self._resolver.default_model
+            )
+            messages = await session.log.by_ids(conversation_id, [message_id])
+            if not messages:
+                raise NotFound.message(message_id)
+            conversation = await self._active.update_locked(session, conversation)
+            around = await session.log.around(
+                conversation_id, messages[0].seq, whole_turn=whole_turn
+            )
+            seqs = [each.seq for each in around]
+            kind = EventType.PINNED if pinned else EventType.UNPINNED
+            if pinned:
+                await session.log.pin(conversation_id, seqs)
+                await self._check_share(session, conversation)
+                await self._show(session, conversation, around)
+            elif not await session.session.run(UNPIN, conversation_id=conversation_id, seqs=seqs):
+                return seqs
+            await session.events.add(conversation_id, kind, json_text.dumps({"seqs": seqs}))
+        return seqs
+
+    async def _show(
+        self, session: Repositories, conversation: Conversation, around: Sequence[Entry]
+    ) -> None:
+        """Show the pinned messages that the active compaction hides or clears."""
+        state, conversation_id = conversation.state, conversation.conversation_id
+        receipt = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        if receipt is None:
+            return
+        view = base_view(state, receipt.view, self._resolver.policy_of(conversation))
+        kept, tokens, messages = kept_with_pins(view, state.kept_seqs, around)
+        if kept != state.kept_seqs:
+            shown = {"kept": kept, "tokens": tokens, "messages": messages}
+            await session.session.run(SHOW_PINNED, conversation_id=conversation_id, **shown)
+
+    async def _check_share(self, session: Repositories, conversation: Conversation) -> None:
+        """Raise ValidationError when pins take more than their share of the history budget."""
+        resolved = await self._resolver.of(conversation)
+        limits = resolved.policy_limits
+        if limits is None:
+            return
+        window = conversation.state.window
+        pinned = await session.log.pinned(conversation.conversation_id)
+        pinned_tokens = sum(entry.tokens for entry in pinned if window.holds(entry.seq))
+        tokens = resolved.usage(pinned_tokens, 0).conversation
+        max_tokens = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_PINNED_SHARE)
+        if tokens > max_tokens:
+            raise ValidationError(
+                f"Pinned messages would take {tokens} tokens. The limit is {max_tokens}:"
+                " half of the tokens that the context window leaves for history",
+                {"pinned_tokens": tokens, "limit": max_tokens},
+            )
+
 
 async def _chain(
     session: Repositories, conversation_id: str, newest_id: str | None, limit: int
 ) -> list[Compaction]:
-    """Return up to `limit` receipts: one, then those it is based on."""
+    """Return a receipt and those it is based on, as far as they are among the next `limit`."""
     if newest_id is None or not limit:
         return []
     rows = await session.session.all(
-        CHAIN, conversation_id=conversation_id, compaction_id=newest_id, limit=limit
+        RECEIPTS, conversation_id=conversation_id, newest_id=newest_id, limit=limit
     )
-    return list(map(compaction_from, rows))
+    chain: list[Compaction] = []
+    for receipt in map(compaction_from, rows):
+        if receipt.compaction_id == newest_id:
+            chain.append(receipt)
+            newest_id = receipt.parent_id
+    return chain

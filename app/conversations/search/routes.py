@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query, Request
 from app.conversations.search.service import MAX_HITS, SearchPlace
 from app.formats.message import Role
 from app.http import cursors
+from app.http.cursors import Page
 from app.http.dependencies import Cursor, services, tenant_of
 from app.http.fields import AgentId, ResponseSchema
-from app.http.pages import Page
 from app.http.routing import WireRoute, paged
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 

@@ -29,8 +29,7 @@ from app.conversations.search.ranking import EXCERPT_CHARS, excerpt, ranked, sco
 from app.conversations.search.words import Query, operand, places_of, query_from, question_terms
 from app.conversations.settings_resolver import SettingsResolver
 from app.database.connections import Statement
-from app.database.paging import limits, page_of
-from app.database.sql import read
+from app.database.sql import limits, page_of, read
 from app.repositories import Database
 
 MAX_HITS: Final = 100

@@ -7,13 +7,10 @@ from datetime import datetime
 
 from app.blobs.stored_output import stored_output_from
 from app.conversations.conversation import ConversationState
-from app.conversations.messages.repository import MESSAGE_TIME, named_calls, seq_search
-from app.conversations.statuses import Activity
+from app.conversations.messages.repository import MESSAGE_TIME, seq_search
 from app.conversations.view import Span
-from app.database.connections import Statement
-from app.database.conversation_tables import NOT_EXPIRED
-from app.database.repository import Repository
-from app.database.sql import assigned, edges, equal, fields_of, read
+from app.database.connections import Repository, Statement
+from app.database.sql import assigned, edges, equal, fields_of
 
 _FIRST_AFTER = seq_search(
     ":conversation_id",
@@ -87,24 +84,8 @@ OUTPUTS = Statement("""
     WHERE m.output IS NOT NULL
 """)
 
-HAS_EPOCHS = Statement("""
-    SELECT EXISTS (
-        SELECT FROM epochs WHERE conversation_id = :conversation_id
-    ) AS has_epochs
-""")
-
 # Total tokens are running sums: two rows of the log give the sum between them.
 COUNT_TOKENS = Statement("""
-    SELECT coalesce(sum(m.total_tokens * edge.sign), 0) AS tokens
-    FROM (
-        SELECT start - 1 AS seq, -1 AS sign FROM unnest(:starts) AS start
-        UNION ALL
-        SELECT past - 1, 1 FROM unnest(:ends) AS past
-    ) edge
-    JOIN messages m ON m.conversation_id = :conversation_id AND m.seq = edge.seq
-""")
-
-COUNT_TOKENS_OF_SEVERAL = Statement("""
     SELECT m.conversation_id, sum(m.total_tokens * edge.sign) AS tokens
     FROM unnest(
         :conversation_ids, :seqs, CAST(:signs AS integer[])
@@ -126,69 +107,38 @@ MOVE = Statement(
     )
     + f" WHERE {equal('conversation_id')}"
 )
-# The newest conversations of an agent with recent messages in their windows.
-ACTIVITIES = Statement(f"""
-    SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
-        calling.call_names, h.open_calls
-    FROM (
-        SELECT * FROM conversations c
-        WHERE tenant_id = :tenant_id AND agent_id = :agent_id AND {NOT_EXPIRED}
-        ORDER BY created_at DESC, conversation_id DESC
-        LIMIT CAST(:max_conversations AS bigint)
-    ) c
-    JOIN heads h ON h.conversation_id = c.conversation_id
-    LEFT JOIN LATERAL (
-        SELECT m.call_ids, m.call_names FROM messages m
-        WHERE m.conversation_id = h.conversation_id AND m.seq >= h.group_seq
-            AND m.seq = h.open_seqs[cardinality(h.open_seqs)]
-        LIMIT 1
-    ) calling ON true
-    WHERE h.newest_at > CAST(:since AS timestamptz) AND h.outside_messages < h.head_seq
-    ORDER BY h.newest_at DESC, c.conversation_id LIMIT :limit
-""")
-
 
 # All messages of the log are outside then, and no summary of them is shown. Messages received from
 # now on are newer than the clear, even if a clock goes back.
-def _clear(conversations: str) -> Statement:
-    """Return the statement that clears the heads `h` of these, and adds an event to each."""
-    return Statement(f"""
-        WITH cleared AS (
-            UPDATE heads h
-            SET cleared_at = greatest(h.cleared_at, :at), cleared_seq = h.head_seq,
-                since = h.head_seq + 1, parts = '', oldest_at = NULL,
-                newest_at = greatest(h.newest_at, :at + interval '1 microsecond'),
-                outside_tokens = h.tokens, outside_messages = h.head_seq,
-                hidden_tokens = h.tokens, hidden_messages = h.head_seq,
-                view_version = h.view_version + 1, view_cause = 'cleared',
-                compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{{}}',
-                trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
-                last_failure = NULL, failed_at = NULL,
-                promoted = '{{}}', mentions = '{{}}',
-                group_seq = h.head_seq + 1, provider_calls = '{{}}', is_answering = false,
-                event_seq = h.event_seq + 1
-            {conversations}
-            RETURNING h.conversation_id, h.event_seq
-        )
-        INSERT INTO events (conversation_id, event_seq, type, data, created_at)
-        SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
-            clock_timestamp()
-        FROM cleared
-    """)
-
-
-CLEAR = _clear("WHERE h.conversation_id = :conversation_id")
-# Locks in the order in which other transactions lock conversations.
+CLEAR = Statement("""
+    WITH cleared AS (
+        UPDATE heads h
+        SET cleared_at = greatest(h.cleared_at, :at), cleared_seq = h.head_seq,
+            since = h.head_seq + 1, parts = '', oldest_at = NULL,
+            newest_at = greatest(h.newest_at, :at + interval '1 microsecond'),
+            outside_tokens = h.tokens, outside_messages = h.head_seq,
+            hidden_tokens = h.tokens, hidden_messages = h.head_seq,
+            view_version = h.view_version + 1, view_cause = 'cleared',
+            compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
+            trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
+            last_failure = NULL, failed_at = NULL,
+            promoted = '{}', mentions = '{}',
+            group_seq = h.head_seq + 1, provider_calls = '{}', is_answering = false,
+            event_seq = h.event_seq + 1
+        WHERE h.conversation_id = ANY (:conversation_ids)
+        RETURNING h.conversation_id, h.event_seq
+    )
+    INSERT INTO events (conversation_id, event_seq, type, data, created_at)
+    SELECT cleared.conversation_id, cleared.event_seq, 'cleared', CAST(:data AS text),
+        clock_timestamp()
+    FROM cleared
+""")
+# Locks in the order in which other transactions lock conversations, so that none can deadlock.
 LOCK_ALL = Statement("""
-    SELECT FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
+    SELECT h.conversation_id
+    FROM heads h JOIN conversations c ON c.conversation_id = h.conversation_id
     WHERE c.tenant_id = :tenant_id AND c.agent_id = :agent_id
     ORDER BY h.conversation_id FOR NO KEY UPDATE OF h
-""")
-# With the lock of the agent, so that two concurrent clears cannot deadlock.
-CLEAR_ALL = _clear("""
-    FROM conversations c
-    WHERE h.conversation_id = c.conversation_id
-        AND c.tenant_id = :tenant_id AND c.agent_id = :agent_id
 """)
 
 
@@ -204,13 +154,7 @@ class ActiveWindowRepository(Repository):
         )
         return oldest
 
-    async def tokens_in(self, conversation_id: str, spans: Sequence[Span]) -> int:
-        """Return the tokens of the messages in these spans."""
-        return int(
-            await self._session.value(COUNT_TOKENS, conversation_id=conversation_id, **edges(spans))
-        )
-
-    async def tokens_in_several(self, spans: Mapping[str, Sequence[Span]]) -> Mapping[str, int]:
+    async def tokens_in(self, spans: Mapping[str, Sequence[Span]]) -> Mapping[str, int]:
         """Return the tokens of the messages in the spans of each of these conversations."""
         edges = [
             (conversation_id, seq - 1, sign)
@@ -218,11 +162,14 @@ class ActiveWindowRepository(Repository):
             for span in parts
             for seq, sign in ((span.start, -1), (span.end, 1))
         ]
-        conversation_ids, seqs, signs = (list(values) for values in zip(*edges, strict=True))
-        rows = await self._session.all(
-            COUNT_TOKENS_OF_SEVERAL, conversation_ids=conversation_ids, seqs=seqs, signs=signs
-        )
-        return {str(row["conversation_id"]): int(row["tokens"]) for row in rows}
+        tokens = dict.fromkeys(spans, 0)
+        if edges:
+            keys, seqs, signs = (list(values) for values in zip(*edges, strict=True))
+            rows = await self._session.all(
+                COUNT_TOKENS, conversation_ids=keys, seqs=seqs, signs=signs
+            )
+            tokens |= {str(row["conversation_id"]): int(row["tokens"]) for row in rows}
+        return tokens
 
     async def mentions_in(self, conversation_id: str, spans: Sequence[Span]) -> frozenset[str]:
         """Return the agent tools that previews of results in these spans name."""
@@ -250,31 +197,12 @@ class ActiveWindowRepository(Repository):
         }
         await self._session.run(MOVE, **values)
 
-    async def activities(
-        self, tenant_id: str, agent_id: str, since: datetime, max_conversations: int, limit: int
-    ) -> list[Activity]:
-        """Return the newest of an agent's conversations that have messages since, newest first."""
-        rows = await self._session.all(
-            ACTIVITIES,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            since=since,
-            max_conversations=max_conversations,
-            limit=limit,
-        )
-        activities = []
-        for row in rows:
-            calls = named_calls(row["call_ids"], row["call_names"])
-            waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
-            activities.append(read(Activity, row, waits_for=waits_for))
-        return activities
-
-    async def clear(self, conversation_id: str, at: datetime, data: str) -> None:
-        """Empty the window, and store an event with `data`, a JSON object."""
-        await self._session.run(CLEAR, conversation_id=conversation_id, at=at, data=data)
+    async def clear(self, conversation_ids: Sequence[str], at: datetime, data: str) -> None:
+        """Empty their windows, and store an event with `data`, a JSON object, in each."""
+        await self._session.run(CLEAR, conversation_ids=list(conversation_ids), at=at, data=data)
 
     async def clear_all(self, tenant_id: str, agent_id: str, at: datetime, data: str) -> int:
         """Empty the windows of all conversations of an agent; returns their number."""
-        agent = {"tenant_id": tenant_id, "agent_id": agent_id}
-        await self._session.run(LOCK_ALL, **agent)
-        return await self._session.run(CLEAR_ALL, **agent, at=at, data=data)
+        rows = await self._session.all(LOCK_ALL, tenant_id=tenant_id, agent_id=agent_id)
+        await self.clear([str(row["conversation_id"]) for row in rows], at, data)
+        return len(rows)

@@ -26,7 +26,7 @@ from app.conversations.windows.active_window import (
     still_restored,
     time_after_clear,
 )
-from app.conversations.windows.repository import FIND_ENDS, FIND_GAPS, FIND_START, HAS_EPOCHS
+from app.conversations.windows.repository import FIND_ENDS, FIND_GAPS, FIND_START
 from app.repositories import Database, Repositories
 
 
@@ -59,10 +59,7 @@ class ActiveWindows:
             return conversation
         conversation_id, state = conversation.conversation_id, conversation.state
         seconds = conversation.rolling_window_seconds
-        # Without a build there is no cached prefix to keep stable by moving a step ahead.
-        sql = session.session
-        is_built = await sql.value(HAS_EPOCHS, conversation_id=conversation_id)
-        one_step_ahead = is_built and state.window_seconds == seconds
+        sql, one_step_ahead = session.session, state.window_seconds == seconds
         marker = marker_of(state.cleared_at, seconds, now, one_step_ahead=one_step_ahead)
         window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
@@ -139,11 +136,12 @@ async def with_window(
     A call group outside of it has ended.
     """
     spans = spans_through(window.spans, state.head_seq)
+    tokens = await session.windows.tokens_in({conversation_id: spans})
     return replace(
         state,
         calls=state.calls if window.holds(state.head_seq) else state.calls.ended(state.head_seq),
         window=window,
-        outside_tokens=state.tokens - await session.windows.tokens_in(conversation_id, spans),
+        outside_tokens=state.tokens - tokens[conversation_id],
         outside_messages=state.head_seq - count_in(spans),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import subprocess
@@ -182,7 +181,10 @@ async def test_a_server_with_deleted_data_is_lost(data_dir: Path) -> None:
 
 
 async def test_first_start_creates_the_database(tmp_path: Path) -> None:
-    """A start in a new directory makes the cluster and leaves foreign files alone."""
+    """A start in a new directory makes the cluster and leaves foreign files alone.
+
+    [operation.embedded-database]
+    """
     data_dir = tmp_path / "not" / "there" / "yet"
     data_dir.mkdir(parents=True)
     (data_dir / "notes.txt").write_text("mine")
@@ -195,14 +197,6 @@ async def test_first_start_creates_the_database(tmp_path: Path) -> None:
     assert stopped(data_dir)
     assert (data_dir / "notes.txt").read_text() == "mine"
     assert not (data_dir / "postgres.new.left").exists()
-
-
-async def test_data_survives_a_restart(data_dir: Path) -> None:
-    """What was committed is there after the next start. [log.durable]"""
-    with running(data_dir) as url:
-        await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
-    with running(data_dir) as url:
-        assert await ask(url, "SELECT value FROM kept") == 7
 
 
 async def test_server_of_a_killed_service_is_used_and_then_stopped(data_dir: Path) -> None:
@@ -254,14 +248,6 @@ def test_impossible_data_directory(tmp_path: Path) -> None:
     for impossible in (file, file / "below", Path("/proc/none")):
         with pytest.raises(EmbeddedPostgresError, match="cannot be used"), running(impossible):
             pass
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_unwritable_data_directory(tmp_path: Path) -> None:
-    """A data directory without write permission is one sentence. [operation.embedded-database]"""
-    tmp_path.chmod(0o500)
-    with pytest.raises(EmbeddedPostgresError, match="Permission denied"), running(tmp_path):
-        pass
 
 
 def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:

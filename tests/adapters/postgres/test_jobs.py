@@ -11,7 +11,6 @@ from uuid_utils import uuid7
 
 from app.conversations.conversation import StoredSettings
 from app.repositories import Database
-from app.work.job import Claim
 from app.work.repository import WAITING, listening
 from tests.patience import PATIENCE_SECONDS
 
@@ -40,41 +39,6 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     opened = await asyncpg.connect(database_url)
     yield opened
     await opened.close()
-
-
-async def test_a_due_compaction_is_claimed_until_it_is_cleared(
-    database: Database, conversation_id: str
-) -> None:
-    """It becomes due once, and stays due until a look at the newest message clears it."""
-    async with database.session() as session:
-        jobs, holder = session.jobs, new_id()
-        assert await jobs.claim(holder, 30) is None
-        assert await jobs.set_due(conversation_id)
-        assert not await jobs.set_due(conversation_id)
-        assert await jobs.claim(holder, 30) == Claim(TENANT, conversation_id, None, holder, 1)
-        assert await jobs.claim(new_id(), 30) is None
-        await jobs.clear_due(conversation_id, head_seq=1)
-        await jobs.release_lease(conversation_id, holder)
-        assert await jobs.claim(holder, 30) is not None, "messages came after that look"
-        await jobs.clear_due(conversation_id, head_seq=0)
-        await jobs.release_lease(conversation_id, holder)
-        assert await jobs.claim(holder, 30) is None
-        assert not await jobs.set_due(new_id())
-
-
-async def test_a_failure_postpones_and_is_counted(
-    database: Database, conversation_id: str, connection: asyncpg.Connection
-) -> None:
-    """What failed is not due again before its time, and failures are counted."""
-    async with database.session() as session:
-        await session.jobs.set_due(conversation_id)
-        await session.jobs.postpone(conversation_id, 60)
-        assert await session.jobs.claim(new_id(), 30) is None
-        assert not await session.jobs.set_due(conversation_id)
-        await session.jobs.clear_due(conversation_id, head_seq=0)
-        await session.jobs.postpone(conversation_id, -1)
-        assert await session.jobs.claim(new_id(), 30) is not None
-    assert await connection.fetchval("SELECT failures FROM heads") == 2
 
 
 async def claims(database: Database) -> list[tuple[str, str | None]]:
@@ -143,43 +107,3 @@ async def test_workers_are_notified(
         await session.jobs.add(TENANT, conversation_id, new_id(), "compact", "{}")
         await notified.wait()
         assert not closed.is_set()
-
-
-async def test_a_lease_has_one_holder(database: Database, conversation_id: str) -> None:
-    """Of many who ask at once one gets the lease; it renews it, and only it gives it back."""
-    holders = [new_id() for _ in range(8)]
-
-    async def take(holder: str) -> bool:
-        async with database.session() as session:
-            return await session.jobs.take_lease(conversation_id, holder, 30)
-
-    taken = await asyncio.gather(*(take(holder) for holder in holders))
-    assert taken.count(True) == 1
-    holder, other = holders[taken.index(True)], holders[taken.index(False)]
-    assert await take(holder)
-    async with database.session() as session:
-        await session.jobs.release_lease(conversation_id, other)
-        assert not await take(other)
-        await session.jobs.release_lease(conversation_id, holder)
-    assert await take(other)
-
-
-async def test_a_job_stays_as_it_ended(database: Database, conversation_id: str) -> None:
-    """A job is found by its tenant only, moves on, and its first end is its last."""
-    job_id = new_id()
-    async with database.session() as session:
-        jobs = session.jobs
-        await jobs.add(TENANT, conversation_id, job_id, "compact", '{"model":null}')
-        job = await jobs.find(TENANT, job_id)
-        assert job is not None
-        assert (job.status, job.kind, job.request) == ("queued", "compact", '{"model":null}')
-        assert (job.conversation_id, job.result, job.error) == (conversation_id, None, None)
-        assert await jobs.find("another", job_id) is None
-        await jobs.change(conversation_id, job_id, "running")
-        await jobs.change(conversation_id, job_id, "done", result="{}")
-        await jobs.change(conversation_id, job_id, "running")
-        ended = await jobs.find(TENANT, job_id)
-        assert ended is not None
-        assert (ended.status, ended.result) == ("done", "{}")
-        assert ended.updated_at > job.updated_at
-        assert await jobs.claim(new_id(), 30) is None

@@ -127,18 +127,6 @@ def test_failed_migration_is_rolled_back(url: str, migrations: Path) -> None:
     assert value(url, "SELECT to_regclass('three')") is None
 
 
-def test_timeouts_apply_in_a_migration(url: str, migrations: Path) -> None:
-    """A migration waits 4 s for a lock and 5 s for a statement at most."""
-    add(
-        migrations,
-        3,
-        "CREATE TABLE seen AS SELECT current_setting('lock_timeout') || ' '"
-        " || current_setting('statement_timeout') AS limits",
-    )
-    migrate(url, migrations)
-    assert value(url, "SELECT limits FROM seen") == "4s 5s"
-
-
 WAITING = (
     "SELECT count(*) FROM pg_stat_activity"
     " WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -178,24 +166,7 @@ def test_head_equals_that_of_alembic(url: str) -> None:
     assert is_current(url)
 
 
-SHAPE = """
-    SELECT string_agg(part, E'\\n' ORDER BY part) FROM (
-        SELECT format('%s %s %s', table_name, column_name, data_type)
-        FROM information_schema.columns WHERE table_schema = 'public'
-        UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
-        UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
-        UNION ALL SELECT typname FROM pg_type
-            WHERE typnamespace = 'public'::regnamespace AND typtype = 'e'
-    ) AS parts(part)
-"""
 """What a schema consists of."""
-EMPTY = "\n".join(
-    (
-        "CREATE UNIQUE INDEX alembic_version_pkc ON public.alembic_version USING btree"
-        " (version_num)",
-        "alembic_version version_num character varying",
-    )
-)
 
 
 def alembic(url: str, *arguments: str) -> str:
@@ -210,13 +181,3 @@ def alembic(url: str, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def test_the_schema_can_be_left_and_reached_again(url: str) -> None:
-    """The revisions go down to an empty database, and up again to what they had made."""
-    migrate(url)
-    made = value(url, SHAPE)
-    alembic(url, "downgrade", "base")
-    assert value(url, SHAPE) == EMPTY
-    alembic(url, "upgrade", "head")
-    assert value(url, SHAPE) == made

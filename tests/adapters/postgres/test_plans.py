@@ -18,7 +18,7 @@ from app.conversations.listing import (
 from app.conversations.messages.repository import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
 from app.conversations.search.index import BY_SEQS, FROM_SEQ, PROGRESS
 from app.conversations.search.service import BLOCKS, MESSAGES
-from app.conversations.windows.repository import COUNT_TOKENS, FIND_GAPS, FIND_OLDEST, FIND_START
+from app.conversations.windows.repository import FIND_GAPS, FIND_OLDEST, FIND_START
 from app.database.connections import Statement
 from tests.conftest import execute
 from tests.plans import plan_of, rows_read
@@ -39,11 +39,10 @@ pytestmark = pytest.mark.one_server
         (FIND_START, 2),
         (FIND_GAPS, 2),
         (FIND_OLDEST, 1),
-        (COUNT_TOKENS, 1),
     ],
     ids=[
         *("read", "rows", "entries", "asc", "desc", "open_calls", "tool_names"),
-        *("start", "gaps", "oldest", "count"),
+        *("start", "gaps", "oldest"),
     ],
 )
 async def test_reads_go_by_seq_before_there_are_statistics(
@@ -70,7 +69,7 @@ async def test_lists_are_read_by_their_index(
     plan = await plan_of(database_url, statement)
     used = re.findall(r"(Scan(?: Backward)?) using (\w+) on", plan)
     lookup = ("Scan Backward", "messages_pkey")
-    assert used == [("Scan Backward", index), lookup, ("Scan Backward", index)], plan
+    assert used == [("Scan Backward", index), lookup], plan
     assert not re.search("Seq Scan|Hash|Merge|Bitmap|Sort", plan), plan
 
 

@@ -9,12 +9,10 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
-from app.database.connections import PLANNING, Pooler, Statement, Store, Timeouts
-from app.database.readiness import Readiness
-from app.environment import SettingsError
-from tests.commands import settings_from
+from app.database.connections import Statement, Store
+from app.database.migrate import is_ready
 from tests.conftest import Server, execute
-from tests.pooler import DATABASE, PROGRAM, Pooled, connect_query, pooling
+from tests.pooler import DATABASE, PROGRAM, Pooled, pooling
 
 pytestmark = [
     pytest.mark.one_server,  # the pooler is in front of the socket of a server
@@ -42,15 +40,9 @@ def through(server: Server) -> Iterator[Pooled]:
 @pytest_asyncio.fixture
 async def pooled_store(database_url: str, through: Pooled) -> AsyncIterator[Store]:
     """A store on this test's database, with more connections than the pooler has to the server."""
-    store = Store(through(database_url), min_size=0, max_size=12, pooler=Pooler.TRANSACTION)
+    store = Store(through(database_url), max_size=12, pooler="transaction")
     yield store
     await store.close()
-
-
-def test_the_shipped_file_gives_what_sessions_would_set() -> None:
-    """What a session is told without a pooler, the pooler's servers are told by it."""
-    told = dict(part.split(" = ") for part in connect_query().replace("SET ", "").split("; "))
-    assert told == PLANNING | Timeouts().settings
 
 
 async def test_servers_begin_with_the_settings(pooled_store: Store) -> None:
@@ -105,33 +97,14 @@ async def test_servers_that_are_killed_are_replaced(pooled_store: Store, databas
         async with pooled_store.transaction() as session:
             await session.run(WRITE, tenant="t", model=f"{number}")
         await execute(database_url, OTHERS)
-    assert await Readiness(pooled_store).is_ready()
+    assert await is_ready(pooled_store)
     async with pooled_store.session() as session:
         assert len(await session.all(READ, tenant="t")) == 5
 
 
 async def test_without_the_setting_a_pooler_refuses(database_url: str, through: Pooled) -> None:
     """Session settings are refused by a pooler, which is a 503 and no hang. [operation.pooler]"""
-    store = Store(through(database_url), min_size=0)
+    store = Store(through(database_url))
     with pytest.raises(ServiceUnavailable):
         await store.open()
     await store.close()
-
-
-async def test_a_pooler_that_prepares_is_sent_no_settings(database_url: str) -> None:
-    """`prepared` keeps statements as without a pooler, and sends no settings. [operation.pooler]"""
-    store = Store(database_url, min_size=0, pooler=Pooler.PREPARED)
-    async with store.session() as session:
-        row = await session.first(SETTING, name="enable_seqscan")
-        assert row is not None and row["found"] == "on"
-    await store.close()
-
-
-def test_jobs_behind_a_pooler_want_the_direct_url() -> None:
-    """Workers listen, so a pooler without the direct URL is refused at the start."""
-    given = {"CONTEXT_DATABASE_URL": "postgresql://a/b", "CONTEXT_DATABASE_POOLER": "transaction"}
-    with pytest.raises(SettingsError, match="CONTEXT_DIRECT_DATABASE_URL"):
-        settings_from(given)
-    assert settings_from(given | {"CONTEXT_WORKER": "false"}).database_pooler == "transaction"
-    direct = {"CONTEXT_DIRECT_DATABASE_URL": "postgresql://c/b"}
-    assert settings_from(given | direct).worker

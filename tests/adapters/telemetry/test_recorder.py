@@ -1,4 +1,4 @@
-"""Metrics and traces of real sessions: exact, bounded, and silent about what was said.
+"""Metrics of real sessions: exact, bounded, and silent about what was said.
 
 [operation.metrics]
 """
@@ -11,8 +11,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -21,19 +19,16 @@ from typing import Any
 
 import httpx
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from app.common.errors import Conflict, ServiceUnavailable
 from app.composition import Services
 from app.database.connections import Store
 from app.main import create_app
 from app.models.model_calls import ModelCall
-from app.operation.metrics_server import serving_metrics
-from app.operation.recorder import Telemetry
+from app.operation.recorder import Telemetry, serving_metrics
 from app.settings import Settings
-from app.work.backlog import Backlog, Waiting
+from app.work.repository import Waiting, waiting_in
 from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
-from tests.collector import collecting, values
 from tests.commands import free_port
 from tests.conftest import execute, started
 from tests.exposition import Exposed, exposed
@@ -128,26 +123,6 @@ async def test_the_metrics_of_a_session(summarised: Settings, fake_llm: FakeLLM)
     assert found.value("pool_limit") == summarised.pool_max_size
 
 
-async def test_tool_output_and_emergencies(client: httpx.AsyncClient) -> None:
-    """Clearing tool results and emergency cuts are counted by what made them run.
-
-    [tool-output.clearing-receipt]
-    """
-    policy = {**SMALL, "tool_output": {"context_budget_tokens": 200, "clear_at_least": 1}}
-    path = await new_conversation(client, model="gpt-4o", policy=policy)
-    for number in range(4):
-        call_id = f"c{number}"
-        await append(client, path, user("go"), calling(call_id), result(call_id, "line " * 150))
-    await client.post(f"{path}/context", json={})
-    await client.post(f"{path}/overflow", json={})
-    found = await metrics_of(client)
-    by_trigger = found.by("compactions_total", "trigger", "outcome")
-    assert by_trigger[("tool_output", "compacted")] == 1
-    assert by_trigger[("emergency", "compacted")] == 1
-    saved = found.by("compaction_saved_tokens_total", "trigger")
-    assert saved[("tool_output",)] > 0 and saved[("emergency",)] > 0
-
-
 # --- silence ----------------------------------------------------------------------------------
 
 MARKER = "zq7marker"
@@ -184,141 +159,29 @@ async def say_it_everywhere(client: httpx.AsyncClient) -> None:
 async def test_nothing_that_was_said_is_told(
     summarised: Settings, fake_llm: FakeLLM, lines: Lines
 ) -> None:
-    """No word of a caller stands in any log line, metric or span, whatever becomes of it."""
+    """No word of a caller stands in any log line or metric, whatever becomes of it."""
     logging.getLogger("app").setLevel(logging.DEBUG)
     fake_llm.script(status(400, MARKER), answer(f"{MARKER} without tags"), answer(MARKER))
     fake_llm.always(answer(f"<summary>{MARKER} was said.</summary>"))
-    with collecting() as (collector, address):
-        settings = summarised.model_copy(update={"otlp_endpoint": address})
-        app = create_app(settings)
-        found: Services = app.state.services
+    app = create_app(summarised)
+    found: Services = app.state.services
 
-        async def fail(*_arguments: Any) -> Any:
-            raise LookupError(MARKER)
+    async def fail(*_arguments: Any) -> Any:
+        raise LookupError(MARKER)
 
-        found.stateless.needs_compression = fail  # type: ignore[method-assign, assignment]
-        async with started(app) as client:
-            await say_it_everywhere(client)
-            await say_it_everywhere(client)
-            body = {"messages": [user(MARKER)], "max_context_tokens": 1000}
-            asked = await client.post("/v1/context/needs-compression", json=body)
-            assert asked.status_code == 500
-            text = (await client.get("/metrics")).text
+    found.stateless.needs_compression = fail  # type: ignore[method-assign, assignment]
+    async with started(app) as client:
+        await say_it_everywhere(client)
+        await say_it_everywhere(client)
+        body = {"messages": [user(MARKER)], "max_context_tokens": 1000}
+        asked = await client.post("/v1/context/needs-compression", json=body)
+        assert asked.status_code == 500
+        text = (await client.get("/metrics")).text
     assert any(MARKER in json.dumps(request.body) for request in fake_llm.requests)
-    assert len(collector.spans) > 40 and len(lines.texts) > 40
+    assert len(lines.texts) > 40
     assert exposed(text).by("compactions_total", "outcome").keys() >= {("compacted",)}
-    for told in ("\n".join(lines.texts), text, str(collector.requests)):
+    for told in ("\n".join(lines.texts), text):
         assert MARKER not in told
-
-
-# --- traces -----------------------------------------------------------------------------------
-
-
-async def test_the_spans_of_a_compaction(summarised: Settings, fake_llm: FakeLLM) -> None:
-    """Request, compaction and model call are one trace, the caller's, with the names of the
-    conventions for generative AI.
-
-    [operation.traces]
-    """
-    trace_id = "0af7651916cd43dd8448eb211c80319c"
-    with collecting() as (collector, address):
-        async with started(
-            create_app(summarised.model_copy(update={"otlp_endpoint": address}))
-        ) as client:
-            path = await new_conversation(client, model="gpt-4o", policy=SMALL)
-            await append(client, path, *talk(24, "word " * 60))
-            parent = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
-            made = await client.post(f"{path}/compact?wait=true", json={}, headers=parent)
-            assert made.json()["compacted"]
-            await client.get("/healthz")
-            await client.get(f"/nowhere/{trace_id}?a=b")
-            fake_llm.always(status(401))
-            await append(client, path, *talk(24, "word " * 60))
-            await client.post(f"{path}/compact", json={})
-    assert collector.paths == {"/v1/traces"}
-    assert collector.resource["service.name"] == "context-service"
-    assert collector.resource["service.version"] != ""
-
-    route = "/v1/conversations/{conversation_id}/compact"
-    server, failed = collector.named(f"POST {route}")
-    compaction, unmade = collector.named("compaction")
-    call, refused = collector.named(f"chat {MODEL}")
-    assert server.trace_id.hex() == compaction.trace_id.hex() == call.trace_id.hex() == trace_id
-    assert server.parent_span_id.hex() == "b7ad6b7169203331"
-    assert (compaction.parent_span_id, call.parent_span_id) == (server.span_id, compaction.span_id)
-    assert (server.kind, call.kind) == (Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT)
-
-    attributes = values(server.attributes)
-    assert attributes["http.route"] == route
-    assert attributes["http.response.status_code"] == 200
-    assert attributes["http.request.method"] == "POST"
-    assert not {"url.path", "url.query", "client.address", "user_agent.original"} & {*attributes}
-
-    attributes = values(call.attributes)
-    assert attributes.pop("gen_ai.request.max_tokens") > 0
-    assert attributes == {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": MODEL,
-        "gen_ai.response.finish_reasons": ["stop"],
-        "gen_ai.usage.input_tokens": 100,
-        "gen_ai.usage.output_tokens": 20,
-    }
-    assert values(compaction.attributes)["context.compaction.trigger"] == "forced"
-    assert values(compaction.attributes)["context.compaction.compacted"] is True
-    for span in (unmade, refused):
-        assert values(span.attributes)["error.type"] == "authentication"
-        assert span.status.code == Status.STATUS_CODE_ERROR
-        assert not span.events and not span.status.message
-    assert values(failed.attributes)["http.response.status_code"] == 503
-    assert collector.named("GET none") and not collector.named("GET /healthz")
-    assert not any(trace_id in span.name for span in collector.spans)
-
-
-async def test_the_span_of_a_job(summarised: Settings) -> None:
-    """A worker's job begins a trace, which its compaction and its calls are part of."""
-    with collecting() as (collector, address):
-        settings = summarised.model_copy(update={"otlp_endpoint": address})
-        async with started(create_app(settings, with_worker=True)) as client:
-            path = await new_conversation(client, model="gpt-4o", policy=SMALL)
-            await append(client, path, *talk(24, "word " * 60))
-            job = (await client.post(f"{path}/compact?wait=false", json={})).json()
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while (await client.get(f"/v1/jobs/{job['job_id']}")).json()["status"] != "done":
-                    await asyncio.sleep(0.02)
-    (asked,) = [
-        span
-        for span in collector.named("job")
-        if values(span.attributes)["context.job.kind"] == "asked"
-    ]
-    (compaction,) = [
-        span for span in collector.named("compaction") if span.parent_span_id == asked.span_id
-    ]
-    assert not asked.parent_span_id and asked.kind == Span.SPAN_KIND_CONSUMER
-    assert values(asked.attributes)["context.conversation_id"] == path.rpartition("/")[2]
-    (call,) = collector.named(f"chat {MODEL}")
-    assert call.trace_id == compaction.trace_id == asked.trace_id
-
-
-async def test_a_collector_that_is_away(settings: Settings, lines: Lines) -> None:
-    """Nobody waits for a collector that is not there, and the log says so once."""
-    away = f"http://127.0.0.1:{free_port()}"
-    begun = monotonic()
-    async with started(create_app(settings.model_copy(update={"otlp_endpoint": away}))) as client:
-        path = await new_conversation(client)
-        for _ in range(3):
-            await append(client, path, user("hello"))
-    assert monotonic() - begun < PATIENCE_SECONDS
-    assert [line["event"] for line in lines.told("traces_not_sent")] == ["traces_not_sent"]
-
-
-def test_nothing_is_imported_for_traces() -> None:
-    """Without a collector in the settings the SDK is not even imported. [operation.lazy-imports]"""
-    code = (
-        "import sys; from app.main import create_app; from app.settings import Settings;"
-        "create_app(Settings()); sys.exit('opentelemetry.sdk' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # --- the database away ------------------------------------------------------------------------
@@ -348,28 +211,25 @@ async def test_a_scrape_without_a_database(settings: Settings) -> None:
                 assert (await client.get("/v1/conversations")).status_code == 503
                 found = await metrics_of(client)
                 assert found.total("database_errors_total") >= 1
-                async with app.state.services.telemetry.running():
-                    pass
 
 
 async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: Store) -> None:
     """Due conversations and open jobs are counted, and the age of the oldest told."""
-    backlog = Backlog(store)
-    assert await backlog.waiting() == Waiting(0, 0, 0.0)
+    assert await waiting_in(store) == Waiting(0, 0, 0.0)
     path = await new_conversation(client)
     await append(client, path, user("hello"))
     await execute(database_url, "UPDATE heads SET due_at = now() - interval '1 hour'")
-    waiting = await backlog.waiting()
+    waiting = await waiting_in(store)
     assert (waiting.due, waiting.jobs) == (1, 0)
     assert 3600 <= waiting.oldest_seconds < 3700
     await execute(database_url, "UPDATE heads SET due_at = now() + interval '1 hour'")
-    assert await backlog.waiting() == Waiting(0, 0, 0.0)
+    assert await waiting_in(store) == Waiting(0, 0, 0.0)
 
 
 async def test_the_pool_is_watched(database_url: str) -> None:
     """Connections open, in use and waited for are told as they are. [operation.database-away]"""
     failed: list[str] = []
-    store = Store(database_url, min_size=0, max_size=1, failed=failed.append)
+    store = Store(database_url, max_size=1, failed=failed.append)
     async with store.session():
         waiter = asyncio.create_task(_use(store))
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -413,7 +273,7 @@ async def test_what_fails_is_counted_once(what: str, error: BaseException, outco
     """Whatever ends a compaction or a call, it is counted by its outcome."""
     telemetry = Telemetry()
     if what == "compactions":
-        block: AbstractContextManager[Any] = telemetry.compacting("id", "forced", "chain")
+        block: AbstractContextManager[Any] = telemetry.compacting("forced", "chain")
     else:
         block = telemetry.calling(ModelCall("m", (), 10, 1.0, "tenant"))
     with pytest.raises(type(error)), block:

@@ -16,7 +16,7 @@ from app.composition import new_id
 from app.main import create_app
 from app.repositories import Database
 from app.settings import Settings
-from app.work.job import Job
+from app.work.repository import Job
 from tests.api.talk import append, assert_problem, new_conversation, talk
 from tests.conftest import started
 from tests.patience import PATIENCE_SECONDS

@@ -31,24 +31,6 @@ from tests.api.talk import (
 from tests.conftest import started
 from tests.patience import PATIENCE_SECONDS
 
-SERVICE_FIELDS = {
-    "content_collected",
-    "content_truncated",
-    "id",
-    "output_ref",
-    "seq",
-    "turn",
-    "role",
-    "token_count",
-    "format",
-    "created_at",
-    "conversation_id",
-    "agent_id",
-    "given",
-    "pinned",
-    "redacted_at",
-    "visibility",
-}
 JSON = {"content-type": "application/json"}
 
 
@@ -83,7 +65,6 @@ async def test_append_and_read_back(client: httpx.AsyncClient) -> None:
     stored = await read(client, path)
     for place, (item, original) in enumerate(zip(stored, given_messages, strict=True)):
         assert {key: item[key] for key in original} == original
-        assert item.keys() == original.keys() | SERVICE_FIELDS
         assert {key: item[key] for key in body["messages"][place]} == body["messages"][place]
         assert path.endswith(item["conversation_id"])
 
@@ -111,47 +92,6 @@ async def test_nul_and_surrogates_are_returned_unchanged(client: httpx.AsyncClie
     for name in ("openai_chat", "anthropic"):
         built = await client.post(f"{path}/context", json={"format": name})
         assert "\ufffd" in built.text and "\\ud800" not in built.text
-
-
-@pytest.mark.parametrize("call_id", ["a\x00b", "a\ud800b"])
-async def test_a_call_of_the_provider_needs_a_storable_id(
-    client: httpx.AsyncClient, call_id: str
-) -> None:
-    """An id that PostgreSQL cannot store is refused, also where the provider runs the tool."""
-    path = await new_conversation(client)
-    block = {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {}}
-    body = {"messages": [{"role": "assistant", "content": [block]}], "format": "anthropic"}
-    answer = await client.post(f"{path}/messages", content=json.dumps(body), headers=JSON)
-    assert_problem(answer, 422, "VALIDATION_ERROR")
-
-
-async def test_anthropic_messages(client: httpx.AsyncClient) -> None:
-    """An Anthropic message with two results becomes two messages, which return it whole."""
-    path = await new_conversation(client)
-    use = [{"type": "tool_use", "id": f"t{n}", "name": "shell", "input": {}} for n in (1, 2)]
-    results = [
-        {"type": "tool_result", "tool_use_id": f"t{n}", "content": f"out {n}"} for n in (1, 2)
-    ]
-    appended = await append(
-        client,
-        path,
-        user("go"),
-        {"role": "assistant", "content": use},
-        {"role": "user", "content": results, "id": "r"},
-        format="anthropic",
-    )
-    assert [entry["role"] for entry in appended["messages"]] == [
-        "user",
-        "assistant",
-        "tool",
-        "tool",
-    ]
-    stored = await read(client, path)
-    assert [item["format"] for item in stored] == ["anthropic"] * 4
-    assert [item["content"][0]["tool_use_id"] for item in stored[2:]] == ["t1", "t2"]
-    built = await client.post(f"{path}/context", json={"format": "openai_chat"})
-    roles = [message["role"] for message in built.json()["payload"]["messages"]]
-    assert roles == ["user", "assistant", "tool", "tool"]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -274,18 +214,6 @@ async def test_idempotency_keys(client: httpx.AsyncClient) -> None:
         assert_problem(answer, 422, "VALIDATION_ERROR", "/header/idempotency-key")
 
 
-async def test_a_refused_append_releases_its_key(client: httpx.AsyncClient) -> None:
-    """A key whose append was refused can be used again. [log.idempotency-key]"""
-    path = await new_conversation(client)
-    headers = {"Idempotency-Key": "k"}
-    body = {"messages": [result("c1")]}
-    refused = await client.post(f"{path}/messages", json=body, headers=headers)
-    assert_problem(refused, 409, "UNPAIRED_TOOL_RESULT")
-    await append(client, path, calling("c1"))
-    taken = await client.post(f"{path}/messages", json=body, headers=headers)
-    assert taken.json()["head_seq"] == 2
-
-
 async def test_concurrent_equal_appends(client: httpx.AsyncClient) -> None:
     """Of concurrent equal appends with one key one is stored, and all return the same answer."""
     path = await new_conversation(client)
@@ -329,40 +257,21 @@ async def test_without_a_known_context_window(settings: Settings) -> None:
 
 weird_text = st.text(st.characters(codec=None), max_size=20)
 weird_json = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | weird_text,
+    st.none() | st.booleans() | st.integers() | weird_text,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(weird_text, inner, max_size=4),
     max_leaves=12,
 )
-fields = st.sampled_from(
-    ["role", "content", "tool_calls", "tool_call_id", "name", "id", "type", "text", "function"]
-)
-weird_message = st.dictionaries(fields, weird_json, max_size=6) | st.fixed_dictionaries(
+kinds = st.sampled_from(["text", "image_url", "tool_use", "tool_result", "x"])
+part = st.fixed_dictionaries({"type": kinds}, optional={"text": weird_json, "input": weird_json})
+call = st.fixed_dictionaries({"id": weird_json, "function": weird_json})
+weird_message = st.fixed_dictionaries(
     {
-        "role": st.sampled_from(["user", "assistant", "tool", "system"]),
-        "content": weird_json
-        | st.lists(
-            st.fixed_dictionaries(
-                {"type": st.sampled_from(["text", "image_url", "tool_use", "tool_result", "x"])},
-                optional={"text": weird_json, "image_url": weird_json, "input": weird_json},
-            ),
-            max_size=3,
-        ),
+        "role": st.sampled_from(["user", "assistant", "tool", "system"]) | weird_json,
+        "content": weird_json | st.lists(part, max_size=3),
     },
     optional={
-        "tool_calls": st.lists(
-            st.fixed_dictionaries(
-                {"id": weird_json, "function": weird_json}, optional={"type": weird_json}
-            ),
-            max_size=2,
-        ),
-        "tool_call_id": weird_json,
-        "reasoning_content": weird_json,
-        "name": weird_json,
-        "id": weird_json,
+        "tool_calls": weird_json | st.lists(call, max_size=2),
+        **dict.fromkeys(("tool_call_id", "reasoning_content", "name", "id"), weird_json),
     },
 )
 

@@ -113,28 +113,6 @@ async def test_any_message_id_can_be_pinned(client: httpx.AsyncClient, odd: str)
     assert (await client.delete(place)).json() == {"seqs": [1]}
 
 
-@pytest.mark.parametrize(
-    "odd", ["nobody", "%00", "%ED%A0%80", "m" * (MAX_ID_CHARS + 1), "m" * 5000]
-)
-async def test_unknown_messages(client: httpx.AsyncClient, odd: str) -> None:
-    """An unknown message is a 404 [errors.problem-json]."""
-    path = await new_conversation(client)
-    await append(client, path, user("hi", id="m"))
-    for method in ("PUT", "DELETE"):
-        answer = await client.request(method, f"{path}/messages/{odd}/pin")
-        assert_problem(answer, 404, "NOT_FOUND")
-
-
-@pytest.mark.parametrize("scope", ["", "group", "Turn"])
-async def test_invalid_scopes(client: httpx.AsyncClient, scope: str) -> None:
-    """An unknown scope is a 422 with its pointer [errors.problem-json]."""
-    path = await new_conversation(client)
-    await append(client, path, user("hi", id="m"))
-    for method in ("PUT", "DELETE"):
-        answer = await client.request(method, f"{path}/messages/m/pin", params={"scope": scope})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/scope")
-
-
 async def test_concurrent_pins_and_compactions(client: httpx.AsyncClient) -> None:
     """After concurrent pins, unpins and compactions all pinned messages are shown."""
     path = await conversation_with_calls(client)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import asyncpg
 import httpx
@@ -19,7 +17,6 @@ import pytest_asyncio
 
 from app.database.tables import TABLES
 from app.main import create_app
-from app.repositories import Database
 from app.settings import Settings
 from tests import fake_llm as behave
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
@@ -304,22 +301,3 @@ async def test_concurrent_copies_are_redacted(
     assert [answer.status_code for answer in answers[-3:]] == [200] * 3
     assert CANARY not in await dump(database_url)
     assert (await one.post(f"{path}/messages/m/redact")).json()["conversations"] == 0
-
-
-async def test_what_read_before_a_redaction_stores_nothing_after_it(
-    client: httpx.AsyncClient, database: Database, database_url: str
-) -> None:
-    """An epoch of a message that was read before a redaction is not stored."""
-    path = await new_conversation(client)
-    conversation_id = path.rpartition("/")[2]
-    await append(client, path, user(CANARY, id="m"))
-    await client.post(f"{path}/context", json={})
-    ((epoch_id,),) = await execute(database_url, "SELECT epoch_id::text FROM epochs")
-    async with database.session() as session:
-        epoch = await session.contexts.find_epoch(conversation_id, epoch_id)
-    assert epoch is not None
-    assert (await client.post(f"{path}/messages/m/redact")).status_code == 200
-    stale = replace(epoch, epoch=9, epoch_id=str(uuid4()))
-    async with database.transaction() as session:
-        assert not await session.contexts.add_epoch(conversation_id, stale, {})
-    assert CANARY not in await dump(database_url)

@@ -13,7 +13,6 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.http import cursors
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import (
@@ -31,7 +30,6 @@ from tests.services.fakes import Clock
 
 QUIET = {"agent_tools": "none"}
 SANDWICH = {**QUIET, "sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
-ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
 @pytest.fixture
@@ -189,46 +187,7 @@ async def test_pages_of_matches(client: httpx.AsyncClient) -> None:
             assert [item["seq"] for item in await read_all(client, path, **query)] == expected
 
 
-async def test_queries_without_words(client: httpx.AsyncClient) -> None:
-    """Queries without words and queries that are too long are refused [transcript.visibility]."""
-    path = await new_conversation(client)
-    for query in ("", "-only", "...", "x" * 1001):
-        answer = await client.get(f"{path}/messages", params={"q": query})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/q")
-
-
 # --- messages and pages ---------------------------------------------------------------------
-
-
-async def test_message_includes_agent_name_and_thread_id(client: httpx.AsyncClient) -> None:
-    """Every message has the ids of its agent and its conversation [agents.settings]."""
-    await new_agent(client, agent_id="support-bot")
-    path = await new_conversation(client, agent_id="support-bot")
-    await append(client, path, user("hi"))
-    (item,) = await read(client, path)
-    assert item["agent_id"] == "support-bot"
-    assert path.endswith(item["conversation_id"])
-
-
-MOMENT = "2026-01-05T09:30:00+00:00"
-FOREIGN = [
-    "nonsense",
-    cursors.encode("conversations", MOMENT, ID),
-    cursors.encode("messages", "up", 1),
-    cursors.encode("messages", "asc", -1),
-    cursors.encode("messages", "asc", 2**60),
-    cursors.encode("messages", "asc"),
-]
-
-
-async def test_cursors_of_another_list(client: httpx.AsyncClient) -> None:
-    """A cursor of another list is a 422."""
-    path = await new_conversation(client)
-    for cursor in FOREIGN:
-        answer = await client.get(f"{path}/messages", params={"cursor": cursor})
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
-    own = cursors.encode("messages", "asc", 3)
-    assert (await client.get(f"{path}/messages", params={"cursor": own})).status_code == 200
 
 
 async def test_limits_of_pages(client: httpx.AsyncClient) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.concurrency import Slots
-from app.http.heavy_requests import SLOT_BYTES, large_slots
+from app.http.bodies import SLOT_BYTES, large_slots
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user

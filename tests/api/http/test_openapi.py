@@ -13,7 +13,6 @@ import jsonschema_rs
 import pytest
 
 from app.main import ROUTERS
-from app.policy.policy import DEFAULT_POLICY, leaves
 from tests.api.http.openapi_document import DOCUMENT, OPERATIONS, PUBLISHED, found, schema_of
 
 WITHOUT_DATABASE = {
@@ -48,10 +47,9 @@ def test_every_route_is_published() -> None:
 
 @pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=NAMES)
 def test_every_operation_is_documented(method: str, path: str, operation: dict[str, Any]) -> None:
-    """Summary, description, tag, examples of body and answer, and every error it can end in."""
+    """Summary, description, tag, examples of the body, and every error it can end in."""
     assert operation["summary"] and operation["description"] and operation["tags"]
     success = next(answer for status, answer in operation["responses"].items() if status < "300")
-    assert schema_of(success)["examples"]
     assert success["description"] != "Successful Response"
     statuses = set(operation["responses"])
     if "requestBody" in operation:
@@ -91,18 +89,6 @@ def test_every_operation_documents_its_refusals(operation: dict[str, Any]) -> No
     assert ("415" in operation["responses"]) is ("requestBody" in operation)
     if "415" in operation["responses"]:
         assert list(found(operation["responses"]["415"])["headers"]) == ["Accept-Encoding"]
-
-
-def test_every_creation_has_a_location_header() -> None:
-    """A 201 has a `Location`, and so has the 202 that names a job. [api.status-codes]"""
-    made = [
-        answer
-        for _, _, operation in OPERATIONS
-        for status, answer in operation["responses"].items()
-        if status in {"201", "202"}
-    ]
-    assert len(made) > 5
-    assert all("Location" in answer["headers"] for answer in made)
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENT["components"]["schemas"]))
@@ -164,13 +150,3 @@ def test_responses_have_no_defaults() -> None:
             assert "default" not in node, (name, field)
             assert field in schema["required"], (name, field)
             assert node.get("description") or "$ref" in node, (name, field)
-
-
-def test_every_policy_setting_is_described() -> None:
-    """Requests and answers name each setting of the policy, with a text."""
-    schemas = DOCUMENT["components"]["schemas"]
-    assert schemas["Policy"]["properties"].keys() == DEFAULT_POLICY.keys()
-    patches = [schema for name, schema in schemas.items() if name.endswith("PolicyPatch")]
-    found = [setting for schema in patches for setting in schema["properties"].values()]
-    assert len(found) == len(list(leaves())) + len(patches) - 1
-    assert all(setting["description"] for setting in found)

@@ -14,7 +14,6 @@ import pytest
 
 from app.policy.policy import Policy
 from tests.api.http.openapi_document import DOCUMENT, OPERATIONS
-from tests.api.talk import new_conversation
 
 BODIES = {
     operation["operationId"]: operation["requestBody"]["content"]
@@ -104,14 +103,3 @@ async def test_a_schema_accepts_what_the_service_accepts(
     answer = await client.request(method.upper(), url, json=body)
     assert (answer.status_code == 200) is taken, answer.text
     assert is_valid(operation_id, body) is taken
-
-
-@pytest.mark.parametrize(("call_id", "taken"), [("call_1", True), ("", True), ("a\0b", False)])
-async def test_the_call_of_an_upload(client: httpx.AsyncClient, call_id: str, taken: bool) -> None:
-    """What no database text can hold is refused by the schema of the parameter too."""
-    path = await new_conversation(client)
-    parameters = next(item for _, _, item in OPERATIONS if item["operationId"] == "upload_blob")
-    (found,) = [item for item in parameters["parameters"] if item["name"] == "tool_call_id"]
-    answer = await client.post(f"{path}/blobs", content=b"x", params={"tool_call_id": call_id})
-    assert (answer.status_code == 201) is taken, answer.text
-    assert jsonschema_rs.Draft202012Validator(found["schema"]).is_valid(call_id) is taken

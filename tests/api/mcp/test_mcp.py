@@ -34,7 +34,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.cli.api_keys import create
 from app.composition import utc_now
-from app.http.heavy_requests import HEAVY_SHARE, HeavyShare
+from app.http.bodies import HEAVY_SHARE
 from app.main import create_app
 from app.mcp_server.endpoint import MAX_BYTES, PATHS, McpEndpoint
 from app.prompt.agent_tools import AGENT_TOOLS
@@ -466,8 +466,7 @@ async def unguarded(app: FastAPI, endpoint: McpEndpoint) -> AsyncIterator[httpx.
 
     async def behind(scope: Scope, receive: Receive, send: Send) -> None:
         caller = Caller(DEFAULT_TENANT)
-        share = HeavyShare(app.state.heavy)
-        given = {"app": app, "caller": caller, HEAVY_SHARE: share}
+        given = {"app": app, "caller": caller, HEAVY_SHARE: []}
         await endpoint({**scope, **given}, receive, send)
 
     transport = httpx.ASGITransport(behind)

@@ -168,12 +168,6 @@ def test_an_incomplete_request_is_refused(port: int, begin: bytes) -> None:
     assert problem_in(answer, 408)["code"] == "REQUEST_TIMEOUT"
 
 
-def test_a_slow_head_is_closed(port: int) -> None:
-    """Bytes that come one by one do not win a head more time."""
-    answer = sent(port, *[bytes([byte]) for byte in HEAD * 3], pause=0.1)
-    problem_in(answer, 408)
-
-
 def test_a_body_below_the_minimum_rate_is_refused(port: int) -> None:
     """A byte now and then does not keep a request open."""
     head = HEAD + b"Content-Length: 1000\r\n\r\n"
@@ -192,18 +186,6 @@ def test_a_body_below_the_minimum_rate_is_refused(port: int) -> None:
 def test_framing_is_bounded(patient_port: int, piece: bytes, begin: bytes) -> None:
     """What is around a body is no way to send without end."""
     problem_in(sent(patient_port, begin, *[piece * 1000] * 100), 400)
-
-
-def test_connections_have_a_limit(patient_port: int) -> None:
-    """A request over the limit of connections receives a 503, until others are closed."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    several = [opened(patient_port) for _ in range(MAX_CONNECTIONS)]
-    while not sent(patient_port, closing(HEAD)).startswith(b"HTTP/1.1 503 "):
-        assert time.monotonic() < deadline
-    for each in several:
-        each.close()
-    while not sent(patient_port, closing(HEAD)).startswith(b"HTTP/1.1 200 "):
-        assert time.monotonic() < deadline
 
 
 def test_a_client_that_does_not_read_is_disconnected(port: int) -> None:

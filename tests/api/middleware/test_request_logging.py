@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.composition import Services
 from app.http.request_logging import RequestLoggingMiddleware
@@ -42,11 +42,6 @@ class Counted:
     def streaming(self, change: int) -> None:
         """Note it."""
         self.open_streams += change
-
-
-def client_of(app: ASGIApp) -> httpx.AsyncClient:
-    """Return a client of an ASGI application that needs no lifespan."""
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
 
 # --- ids --------------------------------------------------------------------------------------
@@ -96,20 +91,6 @@ async def test_invalid_ids_are_replaced(client: httpx.AsyncClient, given: str) -
 # --- errors above the routes ------------------------------------------------------------------
 
 
-async def test_an_error_outside_of_the_routes_is_a_500(lines: Lines) -> None:
-    """What fails before a route is a problem document like any other, without its words."""
-
-    async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
-        raise LookupError("secret words")
-
-    counted = Counted()
-    async with client_of(RequestLoggingMiddleware(fail, counted, access_log=True)) as client:
-        answer = await client.request("BREW", "/v1/x", headers={"X-Request-Id": "r"})
-    assert assert_problem(answer, 500, "INTERNAL")["request_id"] == "r"
-    assert counted.answers == [("other", "none", 500)]
-    assert lines.told("request_failed") and "secret" not in "".join(lines.texts)
-
-
 async def test_an_error_after_the_start_of_a_response(lines: Lines) -> None:
     """An interrupted response is logged with the status of its start. [errors.codes]"""
 
@@ -157,19 +138,6 @@ async def test_the_log_line_of_a_request(client: httpx.AsyncClient, lines: Lines
         "key_id": None,
         "trace_id": TRACE,
     }
-
-
-async def test_quiet_routes_are_not_logged(settings: Settings, lines: Lines) -> None:
-    """Probes and scrapes have no lines; `access_log` off leaves none for any request."""
-    async with started(create_app(settings)) as client:
-        for path in ("/healthz", "/readyz", "/metrics"):
-            assert (await client.get(path)).status_code == 200
-        assert lines.told("request") == []
-        assert (await client.get("/v1/strategies")).status_code == 200
-        assert len(lines.told("request")) == 1
-    async with started(create_app(settings.model_copy(update={"access_log": False}))) as client:
-        assert (await client.get("/v1/strategies")).status_code == 200
-    assert len(lines.told("request")) == 1
 
 
 async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lines) -> None:

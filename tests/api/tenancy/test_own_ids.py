@@ -166,39 +166,6 @@ async def test_other_texts_are_refused(client: httpx.AsyncClient, text: str) -> 
         assert_problem(found, 404, "NOT_FOUND")
 
 
-def test_no_path_hides_an_id() -> None:
-    """Where a fixed path is in the place of an id, no operation of its method takes an id there."""
-    taken = {(method, path) for method, path, _ in CALLS}
-    for method, path in taken:
-        match path.split("/"):
-            case ["", "v1", "conversations", segment, *rest] if segment != "{conversation_id}":
-                hidden = "/".join(["/v1/conversations/{conversation_id}", *rest])
-                assert (method, hidden) not in taken, path
-
-
-async def test_case_counts_in_own_ids_and_not_in_uuids(client: httpx.AsyncClient) -> None:
-    """Two own ids that differ in case are two conversations; a UUID is in lower case."""
-    for conversation_id in ("Thread", "thread"):
-        answer = await client.post("/v1/conversations", json={"conversation_id": conversation_id})
-        assert (answer.status_code, answer.json()["conversation_id"]) == (201, conversation_id)
-    for conversation_id, status in ((PLAIN_UUID.upper(), 201), (PLAIN_UUID, 409)):
-        answer = await client.post("/v1/conversations", json={"conversation_id": conversation_id})
-        assert (answer.status_code, answer.json()["conversation_id"]) == (status, PLAIN_UUID)
-    for named in (PLAIN_UUID, PLAIN_UUID.upper()):
-        found = (await client.get(f"/v1/conversations/{named}")).json()
-        assert found["conversation_id"] == PLAIN_UUID
-
-
-async def test_a_key_is_no_id(client: httpx.AsyncClient, database_url: str) -> None:
-    """A conversation with an own id is not found by its key, and the key can be an id too."""
-    await client.post("/v1/conversations", json={"conversation_id": "own"})
-    (key,) = await keys_of(database_url, "default")
-    assert_problem(await client.get(f"/v1/conversations/{key}"), 404, "NOT_FOUND")
-    made = await client.post("/v1/conversations", json={"conversation_id": key})
-    assert (made.status_code, made.json()["conversation_id"]) == (201, key)
-    assert len((await client.get("/v1/conversations")).json()["data"]) == 2
-
-
 @pytest.mark.parametrize("own", ["a thread", PLAIN_UUID])
 async def test_one_of_several_creations_succeeds(settings: Settings, own: str) -> None:
     """Concurrent creations and forks of one id make one conversation.

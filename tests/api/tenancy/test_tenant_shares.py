@@ -89,21 +89,3 @@ async def test_heavy_requests_of_one_tenant_leave_room_for_others(settings: Sett
                 going.set()
                 assert [(await each).status_code for each in uploads] == [201, 201]
             assert (await acme.post(f"{paths[0]}/blobs", content=b"x")).status_code == 201
-
-
-async def test_a_download_counts_until_its_last_byte(settings: Settings) -> None:
-    """A download counts until the last byte of its response is sent."""
-    limited = settings.model_copy(update={"heavy_requests": 2})
-    app = create_app(limited)
-    app.state.heavy.wait_seconds = 0
-    with serving(app) as base:
-        async with tenants(settings, base) as (acme, _):
-            path = await new_conversation(acme)
-            blob = (await acme.post(f"{path}/blobs", content=b"x" * 30_000_000)).json()["id"]
-            content = f"{path}/blobs/{blob}/content"
-            async with acme.stream("GET", content) as opened:
-                assert opened.status_code == 200
-                assert_problem(await acme.get(content), 429, "RATE_LIMITED")
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while (await acme.get(content)).status_code != 200:
-                    await asyncio.sleep(0.05)

@@ -5,22 +5,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversations.text_shortening import (
     MIN_SHORTENED_TOKENS,
-    limits_of_largest,
     limits_of_oversized,
-    readable_text,
     shortened_preview,
     shortened_to,
 )
 from app.conversations.turns import entry, newest_user_message
-from app.conversations.view import ShortenedMessage, View, view_from
+from app.conversations.view import ShortenedMessage
 from app.formats.message import Image, Message, Part, Reasoning, Role, Text, ToolCall, clean
 
 UNICODE = st.text(
@@ -44,11 +39,6 @@ def by_bytes(text: str) -> int:
 def by_words(text: str) -> int:
     """Count as a tokenizer does, roughly."""
     return (len(text.encode()) + 3) // 4
-
-
-def said(message: Message) -> str:
-    """Return the texts of a message, joined as they are read."""
-    return readable_text(message).decode()
 
 
 @given(PARTS, st.integers(0, 4000), st.integers(0, 4000))
@@ -115,24 +105,3 @@ def test_only_what_cannot_fit_is_oversized(sizes: list[tuple[Role, int]], left: 
         if item.seq in costs:
             assert item.role is not Role.TOOL and item.tokens > costs[item.seq] <= left
             assert item.tokens > left or (item is newest and turn > left)
-
-
-@given(SIZES, st.integers(0, 20_000))
-def test_the_largest_texts_fit_after_shortening(sizes: list[tuple[Role, int]], left: int) -> None:
-    """The largest texts are cut to one size, and smaller ones stay."""
-    entries = [entry(seq, role, tokens) for seq, (role, tokens) in enumerate(sizes, 1)]
-    costs = limits_of_largest(entries, left)
-    if not costs:
-        return
-    after = [replace(item, tokens=costs.get(item.seq, item.tokens)) for item in entries]
-    assert sum(item.tokens for item in after) <= left
-    assert len(set(costs.values())) == 1 and min(costs.values()) >= MIN_SHORTENED_TOKENS
-    texts = [item for item in entries if item.role is not Role.TOOL]
-    assert all(item.tokens <= min(costs.values()) for item in texts if item.seq not in costs)
-
-
-def test_a_view_keeps_what_it_shortens() -> None:
-    """Stored shortened messages are read back."""
-    view = View(shortened=(ShortenedMessage(3, 100, 50, 60),))
-    raw = json.loads(view.as_json())
-    assert view_from(raw) == view and not view.is_whole

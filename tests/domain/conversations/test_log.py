@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from app.blobs.offloading import restore_result
 from app.common import json_text
 from app.common.errors import UnpairedToolResult
-from app.conversations.messages.batch import (
+from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.row import (
     MAX_OPEN_CALLS,
     NO_CALLS,
     BatchShape,
     Calls,
     batch_shape,
+    parse_stored,
 )
-from app.conversations.messages.draft import Draft, make_drafts
-from app.conversations.messages.row import parse_stored
 from app.formats.compactions import is_compaction, without_compactions
 from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text, clean
 from app.formats.registry import openai_chat

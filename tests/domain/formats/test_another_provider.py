@@ -133,6 +133,6 @@ def test_its_calls_are_executed_and_its_messages_redacted() -> None:
     assert call.id == LONG_ID and call.fields.text("name") == "find"
     (answer,) = provider.parse(provider.result(call.id, "find", "shelf"), "")
     assert answer == Message(Role.TOOL, (Text("shelf"),), LONG_ID)
-    tombstone = json.loads(tombstone_of(rows()[1]).body)
+    tombstone = json.loads(tombstone_of(rows()[1])["body"] or "")
     assert tombstone["content"] == REDACTED and tombstone["tool_calls"][0]["id"] == LONG_ID
     assert [message.role for message in provider.parse(tombstone, "")] == [Role.ASSISTANT]

@@ -61,25 +61,3 @@ def test_parts_of_unknown_types_are_accepted(format: FormatName, raw: dict[str, 
     """A part type that this service does not list is replayed to its provider unchanged."""
     (made,) = make_drafts(raw, format, len, "/messages/0")
     assert made.body
-
-
-@pytest.mark.parametrize(
-    ("format", "raw", "shape"),
-    [
-        (CHAT, {"role": "user", "parts": [{"text": "hi"}]}, GEMINI),
-        (ANTHROPIC, {"role": "user", "parts": [{"text": "hi"}]}, GEMINI),
-        (CHAT, {"type": "function_call", "call_id": "c", "name": "f"}, RESPONSES),
-        (ANTHROPIC, {"type": "message", "role": "developer", "content": "hi"}, RESPONSES),
-        (GEMINI, {"type": "reasoning", "summary": []}, RESPONSES),
-    ],
-)
-def test_the_error_of_a_message_of_another_format_has_a_hint(
-    format: FormatName, raw: dict[str, Any], shape: FormatName
-) -> None:
-    """Who forgot `format` is told that, beside what is wrong with the message as it is."""
-    with pytest.raises(ValidationError) as refused:
-        make_drafts(raw, format, len, "/messages/0")
-    (problem,) = refused.value.problems
-    assert problem.detail.endswith(
-        f"; this has the shape of {shape}, not of {format}: is `format` right?"
-    )

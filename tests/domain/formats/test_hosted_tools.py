@@ -16,7 +16,7 @@ from app.formats import PROVIDERS, ToolDefinition, parse_tool, tool_from, tools_
 from app.formats.message import FormatName
 from app.formats.tools import GEMINI_KEYS, GEMINI_SPELLINGS
 from app.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
-from app.prompt.tool_deferral import can_defer
+from app.prompt.agent_tools import can_defer
 from tests.judge import check_model, check_type
 
 ANTHROPIC: Final[list[dict[str, Any]]] = [

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import make_drafts
-from app.conversations.messages.row import LogRow
+from app.conversations.messages.row import NO_CALLS, LogRow, batch_shape
 from app.conversations.view import ENDLESS, Span, View
 from app.formats.message import NO_RESULT, FormatName
 from app.models.tokens import count_payload_messages

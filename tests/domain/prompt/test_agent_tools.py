@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, assert_never
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,25 +46,19 @@ def native(format: FormatName, name: str = READ_LINES, arguments: Any = ARGUMENT
 
 def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
     """Return the errors of the SDK's types and the provider's rules for a call and its answer."""
-    tools = definitions_in(format)
     user = {"role": "user", "content": "Read it."}
-    payload: dict[str, Any]
-    match format:
-        case FormatName.OPENAI_CHAT:
-            called = {"role": "assistant", "content": None, "tool_calls": [raw]}
-            payload = {"messages": [user, called, answer], "tools": tools}
-        case FormatName.OPENAI_RESPONSES:
-            payload = {"input": [user, raw, answer], "tools": tools}
-        case FormatName.ANTHROPIC:
-            called = {"role": "assistant", "content": [raw]}
-            payload = {"messages": [user, called, answer], "tools": tools}
-        case FormatName.GEMINI:
-            asked = {"role": "user", "parts": [{"text": "Read it."}]}
-            called = {"role": "model", "parts": [raw]}
-            payload = {"contents": [asked, called, answer], "config": {"tools": tools}}
-        case _:
-            assert_never(format)
-    return refusals(format, payload)
+    called: dict[str, Any] = {"role": "assistant", "content": [raw]}
+    asked = {"role": "user", "parts": [{"text": "Read it."}]}
+    if format is CHAT:
+        called = {"role": "assistant", "content": None, "tool_calls": [raw]}
+    payload: dict[str, Any] = {
+        CHAT: {"messages": [user, called, answer]},
+        RESPONSES: {"input": [user, raw, answer]},
+        ANTHROPIC: {"messages": [user, called, answer]},
+        GEMINI: {"contents": [asked, {"role": "model", "parts": [raw]}, answer]},
+    }[format]
+    tools = {"tools": definitions_in(format)}
+    return refusals(format, payload | ({"config": tools} if format is GEMINI else tools))
 
 
 # --- definitions ------------------------------------------------------------------------------

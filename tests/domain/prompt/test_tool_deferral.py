@@ -17,8 +17,7 @@ from pydantic import TypeAdapter
 from app.blobs.preview import TOOL_SEARCH
 from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
-from app.prompt.agent_tools import AGENT_TOOLS
-from app.prompt.tool_deferral import ToolLimits, deferred_note, plan_deferral
+from app.prompt.agent_tools import AGENT_TOOLS, ToolLimits, deferred_note, plan_deferral
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
-from app.conversations.messages.batch import NO_CALLS, batch_shape
 from app.conversations.messages.draft import make_drafts
+from app.conversations.messages.row import NO_CALLS, batch_shape
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.snapshots.copies import (

@@ -13,22 +13,6 @@ from app.common.concurrency import Slots
 from app.common.errors import RateLimited, ServiceUnavailable
 
 
-async def test_a_tenant_is_limited_to_its_share() -> None:
-    """A tenant at its limit is refused, and other tenants are admitted until all is in use."""
-    slots = Slots("things", 3, 2)
-    assert await slots.acquire("a", 2) == 2
-    with pytest.raises(RateLimited) as refused:
-        await slots.acquire("a")
-    assert refused.value.facts == {"limit": 2, "kind": "things", "retry_after": 5}
-    await slots.acquire("b")
-    with pytest.raises(ServiceUnavailable) as full:
-        await slots.acquire("c")
-    assert full.value.facts == {"reason": "too_many_things", "retry_after": 5}
-    slots.release("a", 2)
-    slots.check("a")
-    slots.check("c", 2)
-
-
 async def test_work_waits_for_slots() -> None:
     """Work that finds no slot takes the one that is released, or is refused in time."""
     slots = Slots("things", 2, 2, wait_seconds=20)

@@ -14,7 +14,7 @@ from app.common.errors import NotFound, ServiceUnavailable
 from app.compaction import planning
 from app.compaction.schemas import CompactionRequest
 from app.repositories import Database
-from app.work.job import Job
+from app.work.repository import Job
 from tests.conftest import execute
 from tests.services.fakes import (
     CHAT,

@@ -60,7 +60,7 @@ async def test_an_event_between_makes_the_build_plan_again(
     async def late(run: Any, *receipt: Any) -> Any:
         if not pinned[0]:
             pinned[0] = True
-            await harness.pins.pin(
+            await harness.transcripts.pin(
                 run.source.tenant_id, cid, appended.messages[0].id, whole_turn=False
             )
         return await store(run, *receipt)

@@ -266,7 +266,10 @@ async def test_changing_the_strategy_drops_the_state(
 
 @pytest.mark.parametrize("strategy", COMPACTING)
 async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy: str) -> None:
-    """`preserve_user_messages` keeps what users said inside the compacted range."""
+    """`preserve_user_messages` keeps what users said inside the compacted range.
+
+    [strategy.preserve-user-messages]
+    """
     own = policy(20_000, strategy=strategy, preserve_user_messages=True)
     cid = await harness.conversation(own)
     await harness.talk(cid, 10)

@@ -113,7 +113,10 @@ async def test_the_oldest_outputs_are_cleared_over_the_limit(harness: Harness) -
 
 
 async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
-    """It lists the cleared results and the step, without a model; the budget follows."""
+    """It lists the cleared results and the step, without a model; the budget follows.
+
+    [tool-output.clearing-receipt]
+    """
     cid = await reader(harness, limited(), *range(6), sections=SECTIONS)
     build = await harness.build(cid)
     receipt = await harness.receipt(cid)

@@ -10,7 +10,7 @@ import pytest
 from app.common.errors import ValidationError
 from app.common.ids import AgentId
 from app.conversations.conversation import Agent, StoredSettings
-from app.conversations.keys import ConversationKeys
+from app.conversations.lookup import ConversationKeys
 from app.conversations.schemas import AgentPatch, ConversationCreate, ConversationPatch
 from app.repositories import Database
 from tests.services.fakes import Harness, WatchedDatabase

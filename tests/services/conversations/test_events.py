@@ -179,7 +179,7 @@ async def test_streams_are_counted(harness: Harness) -> None:
 @pytest_asyncio.fixture
 async def narrow(database_url: str) -> AsyncIterator[Store]:
     """A store with a single connection."""
-    opened = Store(database_url, min_size=0, max_size=1)
+    opened = Store(database_url, max_size=1)
     await opened.open()
     yield opened
     await opened.close()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.common import json_text
 from app.common.errors import Conflict, UnpairedToolResult
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
@@ -32,7 +31,7 @@ async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
         "order": "asc",
         "limit": 1000,
     } | page
-    _, found = await harness.log.page(TENANT, cid, **wanted)
+    _, found = await harness.transcripts.page(TENANT, cid, **wanted)
     return [item.raw_message for item in await harness.outputs.originals(cid, found, Content.FULL)]
 
 
@@ -76,44 +75,6 @@ def _blocks(messages: list[Any]) -> list[Any]:
         found += content if isinstance(content, list) else [content]
         found += [rest] if rest else []
     return found
-
-
-@pytest.mark.parametrize("batches", [[3], [1, 1, 1], [1, 2], [2, 1]])
-async def test_gemini_responses_without_ids_may_be_contents_of_their_own(
-    harness: Harness, batches: list[int]
-) -> None:
-    """However responses of one name are sent, the nth answers the nth call. [log.pairing]"""
-    cid = await harness.conversation()
-    calls: list[Any] = [
-        {"functionCall": {"name": name, "args": {}}} for name in ("f", "f", "g", "f")
-    ]
-    await harness.append(
-        cid,
-        {"role": "user", "parts": [{"text": "hi"}]},
-        {"role": "model", "parts": calls},
-        format=FormatName.GEMINI,
-    )
-    answers: list[Any] = [
-        {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"n": n}}}]}
-        for n in range(3)
-    ]
-    sent = iter(answers)
-    for size in batches:
-        await harness.append(cid, *islice(sent, size), format=FormatName.GEMINI)
-    assert (await harness.stored(cid)).state.open_calls == ("g",)
-    again = {**answers[0], "id": "r1"}
-    with pytest.raises(UnpairedToolResult):
-        await harness.append(cid, again, format=FormatName.GEMINI)
-    await harness.append(
-        cid,
-        {"role": "model", "parts": calls},
-        again,
-        {**answers[1], "id": "r2"},
-        format=FormatName.GEMINI,
-    )
-    head = (await harness.stored(cid)).state.head_seq
-    await harness.append(cid, {**answers[1], "id": "r2"}, format=FormatName.GEMINI)
-    assert (await harness.stored(cid)).state.head_seq == head
 
 
 async def test_system_messages_that_begin_a_log_are_a_section(harness: Harness) -> None:
@@ -198,21 +159,6 @@ async def test_of_two_concurrent_results_one_is_stored(harness: Harness) -> None
     assert (await harness.stored(cid)).state.head_seq == 3
 
 
-async def test_pages_in_both_orders(harness: Harness) -> None:
-    """Both bounds are exclusive; every page is part of the whole log."""
-    cid = await harness.conversation()
-    await harness.append(cid, *(user(str(n)) for n in range(1, 8)))
-
-    async def texts(**page: Any) -> list[str]:
-        return [body["content"] for body in await bodies(harness, cid, **page)]
-
-    assert await texts(limit=3) == ["1", "2", "3"]
-    assert await texts(after_seq=3, limit=3) == ["4", "5", "6"]
-    assert await texts(order="desc", limit=2) == ["7", "6"]
-    assert await texts(order="desc", before_seq=6) == ["5", "4", "3", "2", "1"]
-    assert await texts(after_seq=7) == []
-
-
 async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness) -> None:
     """Its pressure and budget equal those of the next build [budget.levels]."""
     budget = {"context_window": 1100, "max_output_tokens": 100}
@@ -234,13 +180,3 @@ async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness
     after = await harness.append(cid, user("why"))
     assert after.budget is not None
     assert after.budget.used_tokens == (await harness.build(cid))["tokens_used"]
-
-
-@pytest.mark.parametrize("counter", ["bytes_4", "chars_4", "chars_2_5"])
-async def test_a_conversation_keeps_its_counter(harness: Harness, counter: str) -> None:
-    """It counts its appends and its builds [tokens.counters]."""
-    cid = await harness.conversation({"budget": {"counter": counter}})
-    answer = await harness.append(cid, user("é" * 40), says("abc" * 10))
-    expected = {"bytes_4": [24, 11], "chars_4": [14, 11], "chars_2_5": [20, 16]}[counter]
-    assert [message.token_count for message in answer.messages] == expected
-    assert (await harness.build(cid))["tokens_used"] == sum(expected)

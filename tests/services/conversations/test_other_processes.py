@@ -201,20 +201,6 @@ async def test_processes_at_once_leave_no_gap(harness: Harness) -> None:
         assert (state.head_seq, state.tokens, state.turns) == (50, totals[-1], 26)
 
 
-async def test_a_locked_conversation_delays_no_other(harness: Harness) -> None:
-    """An append to a conversation that another transaction holds waits alone."""
-    cids = [await harness.conversation() for _ in range(5)]
-    for cid in cids:
-        await harness.append(cid, user("warm"))
-    async with harness.database.transaction() as session:
-        assert await session.log.lock(TENANT, cids[0], None) is not None
-        waiting = [asyncio.create_task(harness.append(cid, user("more"))) for cid in cids]
-        await asyncio.gather(*waiting[1:])
-        assert not waiting[0].done()
-    await waiting[0]
-    assert [(await harness.stored(cid)).state.head_seq for cid in cids] == [2] * 5
-
-
 async def test_a_new_conversation_with_the_id_of_a_deleted_one(harness: Harness) -> None:
     """What a process knows of a deleted conversation is not used for a later one with its id."""
     cid = await harness.conversation({"budget": {"context_window": 20_000}})
@@ -228,15 +214,3 @@ async def test_a_new_conversation_with_the_id_of_a_deleted_one(harness: Harness)
     assert answer.budget is not None and answer.budget.total != 20_000
     built = await harness.build(cid)
     assert "first" not in str(built.payload)
-
-
-async def test_a_compaction_becomes_due_once(harness: Harness) -> None:
-    """The append that reaches the threshold announces the compaction."""
-    cid = await harness.conversation({"budget": {"context_window": 8_000}})
-    await harness.append(cid, user("warm"))
-    due = []
-    for number in range(24):
-        await harness.append(cid, user(f"{number} " + "word " * 300))
-        due.append((await harness.stored(cid)).state.is_due)
-    assert due.index(True) > 0 and all(due[due.index(True) :])
-    assert [kind for kind, _ in await harness.events_of(cid)].count("due") == 1

@@ -7,30 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from app.prompt.resolved_settings import RequestSettings
-from tests.services.fakes import (
-    ANTHROPIC,
-    CHAT,
-    CLAUDE,
-    MODEL,
-    SUMMARISER,
-    TENANT,
-    Build,
-    Harness,
-    asks,
-    result,
-    says,
-    user,
-)
-from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, both, check, policy
+from tests.services.fakes import SUMMARISER, Harness, asks, result, says, user
+from tests.services.payload.builders import TOOLS, both, check, policy
 
 pytestmark = pytest.mark.services(model=SUMMARISER)
 
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
-SMALL = {
-    CHAT: RequestSettings(CHAT, MODEL, None, 900),
-    ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE, None, 900),
-}
 
 
 async def turn_with_calls(harness: Harness, cid: str) -> dict[str, int]:
@@ -50,85 +32,7 @@ async def turn_with_calls(harness: Harness, cid: str) -> dict[str, int]:
     return {name: state + 1 + place for place, name in enumerate(names)}
 
 
-SHOWN = {
-    "question": ("the harbour, please",),
-    "calls": ("ferries at nine", "ships at ten"),
-    "turn": ("the harbour, please", "ferries at nine", "ships at ten", "nine and ten"),
-}
-REST = ("the harbour, please", "ferries at nine", "ships at ten", "nine and ten")
-
-
-def assert_shown(build: Build, which: str) -> None:
-    """Assert that exactly the pinned part of the turn is shown."""
-    for text in REST:
-        assert (text in build.contents) is (text in SHOWN[which]), text
-
-
 # --- before and after -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-@pytest.mark.parametrize("which", ["question", "calls", "turn"])
-@pytest.mark.parametrize("late", [False, True])
-async def test_a_pinned_message_is_not_summarised(
-    harness: Harness, strategy: str, which: str, late: bool
-) -> None:
-    """A message, a call group or a whole turn stays where it stood.
-
-    Pinned late, after a compaction hid it, it is shown again: a new epoch, `pinned`.
-
-    [pins.whole-group]
-    """
-    cid = await harness.conversation(policy(20_000, strategy=strategy), SECTIONS, TOOLS)
-    seqs = await turn_with_calls(harness, cid)
-    if late:
-        assert (await harness.compact(cid)).compacted
-        before = await both(harness, cid)
-        assert all("harbour" not in build.contents for build in before)
-    at = seqs["first" if which == "calls" else "question"]
-    pinned = await harness.pin(cid, at, turn=which == "turn")
-    expected = {
-        "question": [seqs["question"]],
-        "calls": [seqs["calls"], seqs["second"], seqs["first"]],
-        "turn": sorted(seqs.values()),
-    }
-    assert pinned == expected[which]
-    if late:
-        for ask in ASKS.values():
-            build = await harness.build(cid, ask)
-            assert build["cache_break_reason"] == "pinned"
-            assert_shown(build, which)
-        reading = await harness.context.budget(TENANT, cid)
-        assert reading is not None
-        assert reading.budget.used_tokens == (await harness.build(cid))["tokens_used"]
-    for round_ in range(2):
-        if round_ or not late:
-            made = await harness.compact(cid)
-            assert made.compacted
-            chat = await harness.build(cid)
-            assert made.after_tokens == chat["tokens_used"]
-            assert made.after_msg_count == len(chat.messages) - 1
-        for build in await both(harness, cid):
-            assert_shown(build, which)
-            assert build["summary_used"]
-        await harness.talk(cid, 8)
-    assert set(pinned) <= set((await harness.receipt(cid)).view.unhidden_seqs)
-    await harness.undo(cid)
-    for build in await both(harness, cid):
-        assert all(text in build.contents for text in SHOWN[which])
-
-
-async def test_the_summariser_is_given_pinned_messages_as_kept(harness: Harness) -> None:
-    """It is told what stays word for word, so that the summary need not repeat it.
-
-    [strategy.preserve-user-messages]
-    """
-    cid = await harness.conversation(policy(20_000))
-    seqs = await turn_with_calls(harness, cid)
-    await harness.pin(cid, seqs["question"])
-    await harness.compact(cid)
-    read = harness.gateway.calls[-1].messages[-1]["content"]
-    assert "the harbour, please" in read and "kept" in read.lower()
 
 
 # --- results that come later ----------------------------------------------------------------
@@ -182,25 +86,6 @@ async def test_pins_in_a_sliding_window(harness: Harness) -> None:
     assert len(later.messages) == len(moved.messages) or "next" in later.contents
     check(later, exact=True)
     assert "ferries at nine" in later.contents
-
-
-async def test_pins_in_a_smaller_context_window(harness: Harness) -> None:
-    """A request with its own context window shows the pins, also later ones [pins.verbatim]."""
-    cid = await harness.conversation(policy(20_000), tools=TOOLS)
-    seqs = await turn_with_calls(harness, cid)
-    await harness.pin(cid, seqs["question"])
-    for build in await both(harness, cid, SMALL):
-        assert "the harbour, please" in build.contents
-        assert "ferries" not in build.contents
-    await harness.pin(cid, seqs["calls"])
-    for build in await both(harness, cid, SMALL):
-        assert "the harbour, please" in build.contents
-        assert "ferries at nine" in build.contents and "ships at ten" in build.contents
-    first = await harness.build(cid, SMALL[CHAT])
-    await harness.append(cid, user("and now?"))
-    later = await harness.build(cid, SMALL[CHAT])
-    assert later["epoch"] == first["epoch"], "the pins cost one epoch, not one each build"
-    assert (await harness.stored(cid)).state.compaction_id is None
 
 
 # --- the limit ------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ async def test_recall_shows_the_best_first_in_pages(
         f"#152 assistant 2026-01-05 09:30: {told}",
         f"#151 user 2026-01-05 09:30: {asked}",
     ]
-    assert "  after, user: the message " in found.text
+    assert "  before, user: the message " in found.text
     ranked: list[int] = []
     for offset in range(0, 40, MAX_RECALLED):
         page = await service.recall(TENANT, cid, "the weather", offset)

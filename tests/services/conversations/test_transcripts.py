@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
 from app.conversations.messages import transcripts
-from app.conversations.messages.stored_results import Content
-from app.conversations.messages.transcripts import CHAIN, PINS, TranscriptMessage, TranscriptService
+from app.conversations.messages.stored_results import Content, Original
+from app.conversations.messages.transcripts import PINS, RECEIPTS
 from app.conversations.turns import group_boundary_before
 from app.conversations.view import Span
 from app.conversations.visibility import State, Visibility
@@ -62,22 +62,23 @@ def harness(database: Database) -> Harness:
     return harness_over(database)
 
 
-def service(harness: Harness) -> TranscriptService:
-    """Return the service under test."""
-    return TranscriptService(harness.database, harness.resolver, harness.active, harness.outputs)
-
-
-async def read(harness: Harness, conversation_id: str) -> list[TranscriptMessage]:
+async def read(harness: Harness, conversation_id: str) -> list[Original]:
     """Return the whole transcript."""
-    conversation, page = await harness.log.page(
+    conversation, page = await harness.transcripts.page(
         TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=1000
     )
-    return await service(harness).with_visibility(TENANT, conversation, page, Content.AUTO)
+    return await harness.transcripts.with_visibility(TENANT, conversation, page, Content.AUTO)
 
 
 async def visibilities_of(harness: Harness, conversation_id: str) -> list[Visibility]:
     """Return the visibility of each message of a conversation."""
-    return [item.visibility for item in await read(harness, conversation_id)]
+    return [visibility_of(item) for item in await read(harness, conversation_id)]
+
+
+def visibility_of(item: Original) -> Visibility:
+    """Return the visibility of a message."""
+    assert item.visibility is not None
+    return item.visibility
 
 
 # --- visibilities and builds ----------------------------------------------------------------------
@@ -207,7 +208,7 @@ async def check(story: Story) -> None:
             return
         expected = story.shown_in(build)
     page = await read(harness, conversation_id)
-    found = {item.original.message.seq: item.visibility for item in page}
+    found = {item.message.seq: visibility_of(item) for item in page}
     shown = {State.VERBATIM, State.CLEARED}
     assert {seq: mark.state for seq, mark in found.items() if mark.state in shown} == expected
     assert [seq for seq, mark in found.items() if not mark.is_explained] == []
@@ -272,6 +273,6 @@ async def test_the_plans_of_a_page_use_indexes(database_url: str) -> None:
     plan = await plan_of(database_url, PINS)
     assert len(re.findall("using messages_pkey", plan)) == 1, plan
     assert "messages_by_id" not in plan
-    for statement in (CHAIN, PINS):
+    for statement in (RECEIPTS, PINS):
         plan = await plan_of(database_url, statement)
         assert "Seq Scan" not in plan, plan

@@ -19,7 +19,7 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
 from tests.services.fakes import ANTHROPIC, CHAT, TENANT, Harness, asks, result, says, user
-from tests.services.payload.builders import ASKS, SECTIONS, TOOLS, policy
+from tests.services.payload.builders import ASKS, SECTIONS, TOOLS
 
 APPENDS = st.sampled_from(["user", "user", "says", "output", "large_output"])
 CHANGES = st.sampled_from(["pin", "unpin", "compact", "policy"])
@@ -111,19 +111,3 @@ def _lasting(answer: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = orjson.loads(orjson.dumps(answer))
     once = ("cache_break_reason", "compaction")
     return {name: value for name, value in found.items() if name not in once}
-
-
-@pytest.mark.parametrize("own", [{}, {"tool_output": {"context_budget_tokens": 600}}])
-async def test_a_payload_that_becomes_too_long_is_reduced(
-    harness: Harness, own: dict[str, Any]
-) -> None:
-    """The steps run where results have to be cleared, or the conversation compacted."""
-    cid = await harness.conversation(policy(1500, **own), SECTIONS, TOOLS)
-    reasons = []
-    for number in range(14):
-        await _append(harness, cid, "large_output", number)
-        warm = await harness.context.build(TENANT, cid, ASKS[CHAT])
-        cold = await harness.cold().build(TENANT, cid, ASKS[CHAT])
-        reasons.append(warm["cache_break_reason"])
-        assert _lasting(warm) == _lasting(cold)
-    assert len(set(reasons)) > 1

@@ -25,7 +25,7 @@ from app.common.errors import (
     UnpairedToolResult,
 )
 from app.conversations.conversation import ConversationState, SettingsList, StoredSettings
-from app.conversations.messages.batch import NO_CALLS
+from app.conversations.messages.row import NO_CALLS
 from app.conversations.messages.stored_results import Content
 from app.conversations.view import spans_through
 from app.conversations.views import base_view, shown_entries
@@ -268,7 +268,7 @@ async def check_sums(harness: Harness, cid: str) -> None:
     async with harness.database.session() as session:
         entries = await session.log.entries(cid, 1, state.head_seq + 1)
         page = await session.log.page(cid, 0, 10**9, "asc", 10_000)
-        pinned = await session.contexts.pinned(cid)
+        pinned = await session.log.pinned(cid)
         receipt = None
         if state.compaction_id is not None:
             receipt = await session.contexts.find_compaction(cid, state.compaction_id)

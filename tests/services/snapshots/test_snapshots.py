@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from app.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.conversations.messages.batch import Append
+from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
 import pytest
@@ -34,11 +33,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def keys(database: Database, clock: Clock) -> AsyncIterator[KeyService]:
-    """The key service of one process, closed before the database."""
-    service = keys_of(database, clock)
-    yield service
-    await service.close()
+def keys(database: Database, clock: Clock) -> KeyService:
+    """The key service of one process."""
+    return keys_of(database, clock)
 
 
 async def created(keys: KeyService, expires_at: datetime | None = None) -> tuple[str, Caller]:
@@ -92,7 +89,6 @@ async def test_a_revoked_key_is_refused_by_all_processes_soon(
     await assert_refused(other, header)
     with pytest.raises(NotFound):
         await keys.revoke("nothing")
-    await other.close()
 
 
 async def test_an_expiry_can_be_changed(keys: KeyService, clock: Clock) -> None:
@@ -122,7 +118,6 @@ async def test_a_cached_key_needs_no_database(keys: KeyService, clock: Clock, st
     """
     header, caller = await created(keys)
     await keys.admit(header)
-    await keys.close()
     await store.close()
     keys._database = away = Database(Store(AWAY))
     for _ in range(2):
@@ -133,26 +128,6 @@ async def test_a_cached_key_needs_no_database(keys: KeyService, clock: Clock, st
     for service, other in ((keys, unknown), (keys_of(away, clock), "")):
         with pytest.raises(ServiceUnavailable):
             await service.admit(other)
-
-
-async def test_the_last_use_of_a_key_is_written(
-    keys: KeyService, database: Database, clock: Clock
-) -> None:
-    """It is the time of the last admitted request of any process. [tenancy.key-last-use]"""
-
-    async def last_use() -> datetime | None:
-        (key,) = await keys.list_keys()
-        return key.last_used_at
-
-    header, _ = await created(keys)
-    await assert_refused(keys, header[:-43] + "x" * 43)
-    await keys.close()
-    assert await last_use() is None
-    for process in (keys, keys_of(database, clock), keys):
-        await process.admit(header)
-        clock.pass_seconds(30)
-        await process.close()
-        assert await last_use() == clock.utc() - timedelta(seconds=30)
 
 
 async def test_a_long_response_ends_with_its_key(

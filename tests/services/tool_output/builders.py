@@ -220,7 +220,7 @@ class Process:
 
     async def transcript(self, cid: str, content: Content = Content.AUTO) -> list[Original]:
         """Return all messages of a transcript."""
-        _, found = await self.log.page(
+        _, found = await self.harness.transcripts.page(
             TENANT, cid, after_seq=0, before_seq=10**9, order="asc", limit=1000
         )
         return await self.outputs.originals(cid, found, content)

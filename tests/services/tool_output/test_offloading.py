@@ -15,8 +15,8 @@ import pytest
 
 from app.blobs.object_store import ObjectStore
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
-from app.conversations.messages.batch import Append
 from app.conversations.messages.batches import INLINE_WARNING
+from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.database.connections import Store
@@ -40,7 +40,7 @@ def rows(database: Database) -> Process:
 @pytest.fixture
 async def other(database_url: str) -> Any:
     """Another process over the same database, with a memory of its own."""
-    store = Store(database_url, min_size=0, max_size=2)
+    store = Store(database_url, max_size=2)
     yield Process(Database(store))
     await store.close()
 

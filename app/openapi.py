@@ -28,7 +28,6 @@ from app.conversations.listing import METADATA_FILTER
 from app.http.bodies import EncodedBody, UnknownParameter
 from app.http.errors import ProblemAnswer, problems_of
 from app.http.fields import RequestSchema, ResponseSchema
-from app.openapi.examples import example_of
 
 DESCRIPTION = """\
 Owns an LLM agent's context window: append every message to a conversation, and before each model
@@ -173,9 +172,6 @@ def _complete_schemas(schemas: dict[str, Any]) -> None:
             for name, text in documented(kind.__module__).get(kind.__name__, {}).items():
                 if field := schema.get("properties", {}).get(name.rstrip("_")):
                     field["description"] = text
-    for model in (*_subclasses_of(ResponseSchema), *ANSWERS):
-        if (schema := schemas.get(model.__name__)) is not None and "examples" not in schema:
-            schema["examples"] = [example_of(schema, schemas)]
 
 
 def _name_items_of_pairs(node: Any) -> None:
