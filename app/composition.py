@@ -29,7 +29,7 @@ from app.context.model_registry import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless_service import StatelessService
 from app.context.tool_calls import ToolCallService
-from app.context.usage.service import UsageService
+from app.context.usage_service import UsageService
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.service import EventService
 from app.conversations.lookup import ConversationKeys

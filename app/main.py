@@ -17,7 +17,7 @@ from app.compaction import routes as compactions
 from app.composition import Services, app_version, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
-from app.context.usage import routes as usage
+from app.context import usage_routes as usage
 from app.conversations import routes as conversations
 from app.conversations.events import routes as events
 from app.conversations.messages import routes as messages

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
-from app.context.usage.repository import UsageRepository
+from app.context.usage_repository import UsageRepository
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events.events import EventRepository
 from app.conversations.listing import ConversationListRepository

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from app.models.limits import ModelInfo
-from app.models.usage_objects import TokenUsage
+from app.models.usage import TokenUsage
 
 IMPLICIT_MINIMUM = 1_024
 IMPLICIT_STEP = 128

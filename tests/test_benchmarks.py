@@ -8,7 +8,7 @@ from uuid import UUID
 
 import httpx
 
-from app.models.usage_objects import TokenUsage
+from app.models.usage import TokenUsage
 from benchmarks.log_copies import copy_conversations, copying, extend
 from benchmarks.provider_cache import MarkedCache, Piece
 from benchmarks.workload import plain_message

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
-from app.context.usage.schemas import UsageAnswer, UsageRequest
+from app.context.usage_schemas import UsageAnswer, UsageRequest
 from app.conversations.compaction_receipt import CompactResult, Failure
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName, Role

@@ -12,21 +12,23 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from app.common.errors import ContextError
-from app.conversations.conversation import Conversation
-from app.conversations.epochs import epoch_start_from, payload_stream_of
-from app.conversations.reported_usage import (
-    ReportedUsage,
-    UsageReport,
-    current_epoch,
-    is_suspended,
-    judged_tokens,
-    should_compact,
-)
+from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.epochs import Epoch, epoch_start_from, payload_stream_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, overlap
 from app.conversations.views import lasting_agent_tools
 from app.conversations.visibility import start_of_last
-from app.models.budget import ContextBudget, PressureStatus, Usage, measure, pressure_status, scaled
+from app.models.budget import (
+    ContextBudget,
+    Limits,
+    Pressure,
+    PressureStatus,
+    Usage,
+    measure,
+    pressure_status,
+    scaled,
+)
+from app.models.usage import ReportItem
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.repositories import Repositories
@@ -136,16 +138,23 @@ class LastReport:
     `has_item` says whether payloads of that epoch begin with a provider's compaction item.
     """
 
-    report: UsageReport
+    report: ReportItem
     appended: int
     epoch: int
     has_item: bool = False
 
-    def usage(self, resolved: ResolvedSettings) -> ReportedUsage:
-        """Return the reported usage with the tokens appended since, without the reported output."""
-        usage = self.report.usage
-        appended = scaled(self.appended, resolved.factor) - usage.output_tokens
-        return ReportedUsage(usage, self.report.epoch or 0, max(0, appended), self.has_item)
+    def judged(self, estimate: int, factor: float) -> int:
+        """Return the larger of reported and estimated tokens, the estimate for an older epoch.
+
+        Reported are the tokens of the call and those appended since, its output counted once. Of
+        payloads with a provider's compaction item they count alone: the estimate guesses its cost.
+        """
+        if not self.is_current:
+            return estimate
+        usage = self.report.token_usage
+        appended = max(0, scaled(self.appended, factor) - usage.output_tokens)
+        tokens = usage.total_tokens + appended
+        return tokens if self.has_item and usage.sent_tokens > 0 else max(estimate, tokens)
 
     @property
     def is_current(self) -> bool:
@@ -154,7 +163,7 @@ class LastReport:
 
 
 async def read_reported(
-    session: Repositories, conversation: Conversation, report: UsageReport
+    session: Repositories, conversation: Conversation, report: ReportItem
 ) -> LastReport:
     """Return a report with the tokens appended since."""
     conversation_id, state = conversation.conversation_id, conversation.state
@@ -172,14 +181,26 @@ def judge(
     reported: LastReport | None,
 ) -> tuple[int, bool]:
     """Return the usage in tokens, and whether it makes a compaction due."""
-    usage = reported.usage(resolved) if reported is not None else None
-    epoch = reported.epoch if reported is not None else 0
-    used = judged_tokens(estimate, usage, epoch)
-    limits = resolved.policy_limits or resolved.limits
-    if limits is None:
+    used = reported.judged(estimate, resolved.factor) if reported is not None else estimate
+    limits, policy = resolved.policy_limits or resolved.limits, resolved.policy.compaction
+    if limits is None or limits.due_at is None or not (policy.enabled and policy.auto):
         return used, False
-    is_due = should_compact(resolved.policy.compaction, limits, estimate, usage, epoch)
+    is_due = limits.reached(used, limits.due_at)
     return used, is_due and not is_suspended(conversation.state, used, limits)
+
+
+def current_epoch(newest_epoch: Epoch | None, state: ConversationState) -> int:
+    """Return the number of a stream's current epoch, the next one when the view has changed."""
+    if newest_epoch is None:
+        return int(state.view_version > 0)
+    return newest_epoch.epoch + (newest_epoch.view_version != state.view_version)
+
+
+def is_suspended(state: ConversationState, used: int, limits: Limits) -> bool:
+    """Whether compaction is suspended until the log has grown, as after an undo."""
+    if not state.is_suspended:
+        return False
+    return pressure_status(used, limits).pressure not in (Pressure.COMPACT, Pressure.BLOCKED)
 
 
 async def is_due_as_reported(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -51,20 +50,6 @@ class Epoch:
     sections_hash: str
     tools_hash: str
     policy_hash: str
-
-
-@dataclass(frozen=True, slots=True)
-class PastEpoch:
-    """An epoch in the list of a conversation's epochs, as `Epoch`."""
-
-    epoch: int
-    epoch_id: str
-    payload_stream: str
-    format: str
-    window: int
-    reason: str | None
-    start_seq: int
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

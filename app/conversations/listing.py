@@ -44,7 +44,7 @@ from app.database.sql import bounded, lengths, limits, page_of
 from app.database.tables import NOT_EXPIRED
 from app.http import cursors
 from app.http.fields import AgentId, ModelName, Time
-from app.models.usage_totals import MAX_DAYS, CallTotals, shown_usd
+from app.models.usage import MAX_DAYS, known_cost
 
 MAX_LABELS: Final = 8
 MAX_LABEL_KEY_CHARS: Final = 64
@@ -356,13 +356,8 @@ def _totals_from(row: Any) -> dict[str, Any]:
         last = LastCompaction(
             str(row["last_compaction_id"]), row["last_compacted_at"], row["last_trigger"]
         )
-    calls = CallTotals(
-        calls=int(row["calls"]),
-        cost_usd=row["cost_usd"],
-        unpriced_calls=int(row["unpriced_calls"]),
-    )
     return {
-        "cost_usd": shown_usd(calls.known_cost_usd),
+        "cost_usd": known_cost(row["calls"], row["unpriced_calls"], row["cost_usd"]),
         "saved_tokens": int(row["saved_tokens"]),
         "last_compaction": last,
     }

@@ -35,7 +35,7 @@ from app.http.fields import (
     examples,
 )
 from app.models.budget import ContextBudget, Pressure
-from app.models.usage_totals import MAX_DAYS
+from app.models.usage import MAX_DAYS
 from app.policy.policy import Group, Policy, merge
 from app.prompt.schemas import AnyTool, Sections, Tools, sections_to_store
 from app.prompt.sections import PromptSection

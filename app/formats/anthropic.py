@@ -69,7 +69,6 @@ class Anthropic(BlockProvider):
     caches_by_itself = False
     defers_tools = True
     needs_tools = True
-    usage_shapes = ("anthropic", "plain")
     compacting_families = ((ANTHROPIC,),)
     image_types = ("image/jpeg", "image/png", "image/gif", "image/webp")
 

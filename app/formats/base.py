@@ -68,8 +68,6 @@ class Provider(ABC):
     """Whether models of the provider may search its tools."""
     needs_tools: ClassVar[bool] = False
     """Whether a payload with calls has to define a tool."""
-    usage_shapes: ClassVar[tuple[str, ...]] = ("chat",)
-    """The shapes of the usage objects that the provider reports, its own first."""
     compacting_families: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """The families whose provider compacts; a name of no known family is taken for one."""
     keeps_user_messages: ClassVar[bool] = False

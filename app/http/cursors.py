@@ -17,7 +17,6 @@ from app.common.errors import ValidationError
 from app.common.schema_errors import AGENT_ID_PATTERN, UUID_PATTERN
 from app.common.texts import is_sendable
 from app.http.fields import MAX_SEQ, ResponseSchema, examples
-from app.models.usage_totals import GroupBy
 
 Item = TypeVar("Item")
 RowCounts = TypeAliasType(
@@ -101,12 +100,9 @@ def decode_id(cursor: str | None, kind: str) -> str | None:
     return str(*_decode(cursor, kind, _Uuid)) if cursor else None
 
 
-def decode_usage(cursor: str, group_by: GroupBy) -> tuple[date | None, str | None]:
-    """Return the last day and model of a page of usage; None for what it is not grouped by."""
-    other, day, model = _decode(cursor, "usage", GroupBy, date | None, _Name | None)
-    has_both = (day is not None, model is not None) == (group_by.has_day, group_by.has_model)
-    if other != group_by or not has_both:
-        raise _invalid()
+def decode_usage(cursor: str) -> tuple[date, str]:
+    """Return the last day and model of a page of usage."""
+    day, model = _decode(cursor, "usage", date, _Name)
     return day, model
 
 

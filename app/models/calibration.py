@@ -70,35 +70,6 @@ NO_REPORTS = Calibration(1.0, INEXACT_MARGIN, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """The sums behind a calibration, in tokens; the database updates them by the same formulas."""
-
-    reported: float = 0.0
-    counted: float = 0.0
-    deviation: float = 0.0
-    reports: int = 0
-
-    @property
-    def calibration(self) -> Calibration:
-        """The calibration by these sums; without reports the factor is 1."""
-        factor = self.reported / self.counted if self.reports else 1.0
-        margin = INEXACT_MARGIN
-        if self.reports >= ENOUGH_REPORTS:
-            margin = min(max(self.deviation / self.reported, MIN_MARGIN), INEXACT_MARGIN)
-        return Calibration(factor, margin, self.reports)
-
-    def with_report(self, reported: int, counted: int) -> Tally:
-        """Return the sums after one more payload (rules 1, 2)."""
-        predicted = self.calibration.factor * counted
-        return Tally(
-            reported=DECAY * self.reported + reported,
-            counted=DECAY * self.counted + counted,
-            deviation=DECAY * self.deviation + abs(reported - predicted),
-            reports=self.reports + 1,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Lesson:
     """What a report says of a payload's text, or with `is_sealed` of its sealed part."""
 
@@ -109,13 +80,13 @@ class Lesson:
 
 def lesson_of(
     reported: int, counted: int, sealed: int, counter: str, applied: Calibration
-) -> Lesson | str:
-    """Return what a report says about a count, or why it says nothing (rules 3 and 5).
+) -> Lesson | None:
+    """Return what a report says about a count, None for nothing (rules 3 and 5).
 
     `sealed` tokens of the count are of reasoning and sealed text.
     """
     if counted < MIN_COUNTED:
-        return "payload_too_small"
+        return None
     text, factor = counted - sealed, applied.factor
     min_ratio = MIN_RATIO if counter == CounterName.TOKENIZER else MIN_ESTIMATE_RATIO
     is_sealed = sealed > 0 and sealed >= SEALED_SHARE * counted
@@ -126,7 +97,7 @@ def lesson_of(
         beside, part = round(sealed * factor * applied.sealed), text
         is_plausible = reported - beside >= min_ratio * part
     if not is_plausible or reported - beside > MAX_RATIO * part:
-        return "implausible_ratio"
+        return None
     share = min(1.0, SEALED_PRIOR / part) if is_sealed else 1.0
     return Lesson(max(0, round(share * (reported - beside))), round(share * part), is_sealed)
 

@@ -20,7 +20,6 @@ import math
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -29,10 +28,10 @@ from typing import Any
 import httpx
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.formats.message import LOG_FORMAT, FormatName
+from app.formats.message import LOG_FORMAT
 from app.models.model_calls import Completion, ModelCall
 from app.models.overflow_errors import is_context_overflow
-from app.models.usage_objects import read_usage
+from app.models.usage import TokenUsage, read_usage
 
 MAX_ANSWER_BYTES = 4 * 2**20
 MAX_ERROR_BYTES = 16 * 2**10
@@ -258,39 +257,21 @@ def _completion(response: Any, call: ModelCall) -> Completion:
     message, usage = choice.message, getattr(response, "usage", None)
     # LiteLLM has some fields of providers apart, and maps unknown reasons to `stop`.
     extra = getattr(message, "provider_specific_fields", None) or {}
-    refusal = getattr(message, "refusal", None) or extra.get("refusal")
-    reason = "content_filter" if refusal else str(choice.finish_reason or "stop")
-    completion = with_usage(
-        Completion(str(message.content or ""), reason, 0, 0, bool(message.tool_calls)),
-        usage.model_dump() if usage is not None else None,
-        LOG_FORMAT,
-    )
+    reason = str(choice.finish_reason or "stop")
+    if reason == "content_filter" or getattr(message, "refusal", None) or extra.get("refusal"):
+        raise _unavailable("refused", call.model)
     extra = getattr(choice, "provider_specific_fields", None) or {}
     native_reason = extra.get("native_finish_reason")
-    if completion.finish_reason == "content_filter":
-        raise _unavailable("refused", call.model)
     if isinstance(native_reason, str) and is_context_overflow(native_reason):
         raise _unavailable("context_window", call.model)
-    return completion
+    billed = _billed(usage.model_dump()) if usage is not None else TokenUsage()
+    return Completion(str(message.content or ""), reason, billed, bool(message.tool_calls))
 
 
-def with_usage(
-    completion: Completion, usage: Mapping[str, Any] | None, format: FormatName
-) -> Completion:
-    """Return a completion with the tokens of a provider's usage object, 0 without one.
-
-    Of an object with impossible cached tokens, all of its input counts as not cached.
-    """
-    if usage is None:
-        return completion
+def _billed(usage: Mapping[str, Any]) -> TokenUsage:
+    """Return the tokens of a usage object; with impossible cached tokens, none is cached."""
     try:
-        billed = read_usage(usage, format).billed
+        return read_usage(usage, LOG_FORMAT).billed
     except ValidationError:
-        billed = read_usage({name: usage.get(name) for name in _PLAIN_USAGE}, format).billed
-    return replace(
-        completion,
-        input_tokens=billed.sent_tokens,
-        output_tokens=billed.output_tokens,
-        cached_tokens=billed.cache_read_tokens,
-        cache_write_tokens=billed.cache_creation_tokens,
-    )
+        plain = {name: usage.get(name) for name in _PLAIN_USAGE}
+        return read_usage(plain, LOG_FORMAT).billed

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.models.limits import ModelInfo
+from app.models.usage import TokenUsage
 
 EXTRACTIVE = "extractive"
 """The model name in receipts of the built-in summariser."""
@@ -28,31 +29,20 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The answer of a model; `finish_reason` has OpenAI's values.
-
-    `input_tokens` are all of the input. Of these `cached_tokens` were read from the provider's
-    cache, and `cache_write_tokens` were written to it.
-    """
+    """The answer of a model; `finish_reason` has OpenAI's values."""
 
     text: str
     finish_reason: str
-    input_tokens: int
-    output_tokens: int
-    has_tool_calls: bool
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-
-    @property
-    def uncached_tokens(self) -> int:
-        """The tokens of the input that were neither read from the cache nor written to it."""
-        return max(0, self.input_tokens - self.cached_tokens - self.cache_write_tokens)
+    usage: TokenUsage
+    has_tool_calls: bool = False
 
     def cost(self, info: ModelInfo | None) -> float | None:
         """Return the price in USD, None where a price is unknown."""
+        usage = self.usage
+        cached = (usage.cache_creation_tokens, usage.cache_read_tokens)
         if info is None:
             return None
-        cached = (self.cache_write_tokens, self.cached_tokens)
-        return info.cost(self.uncached_tokens, self.output_tokens, *cached)
+        return info.cost(usage.input_tokens, usage.output_tokens, *cached)
 
 
 class Gateway(Protocol):

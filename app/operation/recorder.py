@@ -196,8 +196,9 @@ class Telemetry:
         def record(answer: Completion) -> None:
             measured.outcome = "ok"
             self._counters["llm_cost_usd"].labels(call.model).inc(answer.cost(call.info) or 0.0)
-            for direction in ("input", "output"):
-                tokens = getattr(answer, f"{direction}_tokens")
+            usage = answer.usage
+            counts = {"input": usage.sent_tokens, "output": usage.output_tokens}
+            for direction, tokens in counts.items():
                 self._counters["llm_tokens"].labels(call.model, direction).inc(tokens)
 
         with self._measured("llm_call", call.model) as measured:

@@ -27,7 +27,7 @@ from app.compaction.summariser import Summariser
 from app.context.build import ContextService
 from app.context.repository import ContextRepository
 from app.context.state import BuildDependencies, PayloadCache
-from app.context.usage.service import UsageService
+from app.context.usage_service import UsageService
 from app.conversations.compaction_receipt import Compaction, CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
@@ -50,6 +50,7 @@ from app.models.model_calls import Completion, ModelCall
 from app.models.registry import ModelRegistry
 from app.models.tokenizer import TiktokenTokenizer
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.models.usage import TokenUsage
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database, Repositories
 from app.work.leases import Leases
@@ -134,7 +135,7 @@ class ScriptedGateway:
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if isinstance(reply, ServiceUnavailable):
             raise reply
-        return Completion(reply, "stop", 100, 10, False)
+        return Completion(reply, "stop", TokenUsage(100, 10))
 
 
 class WatchedDatabase(Database):

@@ -9,7 +9,7 @@ from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.models.limits import ModelInfo
 from app.models.model_calls import EXTRACTIVE, Completion, ModelCall
-from app.models.usage_totals import CallTotals, Purpose, UsageEntry, call_totals
+from app.models.usage import Purpose, UsageEntry, usage_entry
 from app.repositories import Database, Repositories
 
 _log = logging.getLogger("app.usage")
@@ -59,26 +59,22 @@ class SummariserRun:
     prompt_hash: str = EXTRACTIVE
     failed_models: set[str] = field(default_factory=set)
     infos: dict[str, ModelInfo | None] = field(default_factory=dict)
-    unrecorded: dict[str, CallTotals] = field(default_factory=dict)
+    unrecorded: dict[str, UsageEntry] = field(default_factory=dict)
     cached_tokens: int = 0
 
     def add_usage(self, call: ModelCall, completion: Completion) -> None:
         """Add the tokens and the price of an answered call."""
         self.model = call.model
-        self.input_tokens += completion.input_tokens
-        self.cached_tokens += completion.cached_tokens
-        self.output_tokens += completion.output_tokens
+        usage = completion.usage
+        self.input_tokens += usage.sent_tokens
+        self.cached_tokens += usage.cache_read_tokens
+        self.output_tokens += usage.output_tokens
         price = completion.cost(call.info)
         is_known = self.cost_usd is not None and price is not None
         self.cost_usd = (self.cost_usd or 0.0) + (price or 0.0) if is_known else None
-        totals = call_totals(
-            call.info,
-            completion.uncached_tokens,
-            completion.output_tokens,
-            completion.cache_write_tokens,
-            completion.cached_tokens,
-        )
-        self.unrecorded[call.model] = self.unrecorded.get(call.model, CallTotals()).plus(totals)
+        entry = usage_entry(call.model, Purpose.SUMMARIES, call.info, usage)
+        before = self.unrecorded.get(call.model)
+        self.unrecorded[call.model] = entry.plus(before) if before is not None else entry
 
     def set_extractive(self) -> None:
         """Record that the built-in summariser answered last."""
@@ -91,10 +87,7 @@ class SummariserRun:
 
         After the commit, clear `unrecorded`.
         """
-        entries = [
-            UsageEntry(model, Purpose.SUMMARIES, totals)
-            for model, totals in self.unrecorded.items()
-        ]
+        entries = list(self.unrecorded.values())
         if not entries:
             return
         if conversation_id is not None:

@@ -75,7 +75,6 @@ class Gemini(GeminiParsing):
     result_key = RESULT_KEY
     blocks_key = "parts"
     items_key = "contents"
-    usage_shapes = ("gemini",)
     derives_ids = True
     results_are_objects = True
     image_types = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")

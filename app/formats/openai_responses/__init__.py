@@ -80,7 +80,6 @@ class OpenAIResponses(ResponsesParsing):
     items_key = "input"
     max_output_key = "max_output_tokens"
     defers_tools = True
-    usage_shapes = ("responses", "plain")
     compacting_families = ((), (OPENAI,), (XAI,))
     keeps_user_messages = True
     makes_ids = True

@@ -12,9 +12,10 @@ import pytest
 from app.common.errors import ServiceUnavailable
 from app.models.circuit_breaker import PROVIDER_FAILURES, CircuitBreaker
 from app.models.model_calls import Completion, ModelCall
+from app.models.usage import TokenUsage
 
 NO_TIME = 1e-9
-ANSWER = Completion("fine", "stop", 1, 1, False)
+ANSWER = Completion("fine", "stop", TokenUsage(1, 1))
 
 
 class Model:

@@ -14,6 +14,7 @@ from app.common.errors import ServiceUnavailable
 from app.common.logs import JsonLines
 from app.models.litellm_gateway import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, LiteLLMGateway
 from app.models.model_calls import ModelCall
+from app.models.usage import TokenUsage
 from tests import fake_llm as fake
 from tests.fake_llm import FakeLLM
 
@@ -49,7 +50,7 @@ async def test_an_answer_comes_back_with_its_usage(
     completion = await gateway.complete(call())
     assert completion.text == fake.GOOD_TEXT
     assert completion.finish_reason == "stop"
-    assert (completion.input_tokens, completion.output_tokens) == (100, 20)
+    assert completion.usage == TokenUsage(100, 20)
     assert not completion.has_tool_calls
     (request,) = fake_llm.requests
     assert request.body["messages"][-1] == {"role": "user", "content": "condense"}

@@ -83,7 +83,7 @@ async def test_each_format_has_its_own(client: httpx.AsyncClient) -> None:
     usage = {"input_tokens": last["tokens_used"] - 700, "output_tokens": 9}
     report = {"usage": usage, "build_id": last["build_id"]}
     answer = (await client.post(f"{path}/usage", json=report)).json()
-    assert answer["uncalibrated_reason"] == "hosted_tools", "the estimate is not the model's fault"
+    assert not answer["is_calibrated"], "the estimate is not the model's fault"
 
 
 async def test_levels_replace_each_other(client: httpx.AsyncClient) -> None:

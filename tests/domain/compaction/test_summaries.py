@@ -37,6 +37,7 @@ from app.formats.message import (
     ToolCall,
 )
 from app.models.model_calls import Completion
+from app.models.usage import TokenUsage
 
 
 def user(text: str) -> Message:
@@ -62,7 +63,7 @@ def result(text: str, call_id: str = "c1", failed: bool = False) -> Message:
 
 def completion(text: str, finish_reason: str = "stop", calls: bool = False) -> Completion:
     """Return a model's answer."""
-    return Completion(text, finish_reason, 10, 5, calls)
+    return Completion(text, finish_reason, TokenUsage(10, 5), calls)
 
 
 def request(

@@ -17,14 +17,7 @@ from app.blobs.offloading import restore_result
 from app.common import json_text
 from app.common.errors import UnpairedToolResult
 from app.conversations.messages.draft import Draft, make_drafts
-from app.conversations.messages.row import (
-    MAX_OPEN_CALLS,
-    NO_CALLS,
-    BatchShape,
-    Calls,
-    batch_shape,
-    parse_stored,
-)
+from app.conversations.messages.row import NO_CALLS, BatchShape, Calls, batch_shape, parse_stored
 from app.formats.compactions import is_compaction, without_compactions
 from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text, clean
 from app.formats.registry import openai_chat
@@ -134,14 +127,6 @@ def test_a_result_answers_an_open_call_once() -> None:
     assert [draft.call_ids for draft in twice.drafts[1::2]] == [("a",), ("a#2",)]
 
 
-def test_old_calls_are_closed_once_there_are_many() -> None:
-    """The state of a log is bounded [log.open-calls]."""
-    many = [made(role, *calls) for n in range(300) for role, calls in ((A, [str(n)]), (U, []))]
-    shape = batch_shape(many, NO_CALLS)
-    assert shape is not None
-    assert list(shape.opened) == [str(n) for n in range(300 - MAX_OPEN_CALLS, 300)]
-
-
 def original_of(entry: Draft, format: FormatName) -> Any:
     """Return the message of a draft, from its body and its blobs."""
     body = entry.body.decode()
@@ -234,18 +219,3 @@ def test_results_of_one_message_have_numbered_ids() -> None:
     made_ = make_drafts(raw, ANTHROPIC, third, "")
     assert [entry.id for entry in made_] == ["m1", "m1#1"]
     assert [entry.call_ids for entry in made_] == [("a",), ("b",)]
-
-
-def test_grouped_items_have_the_id_and_time_of_the_first() -> None:
-    """Several Responses items are one message."""
-    first = {"type": "reasoning", "id": "rs_1", "summary": [], "timestamp": "2026-01-01T00:00:00Z"}
-    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
-    (made_,) = make_drafts({"role": "assistant", "output": [first, call]}, RESPONSES, third, "")
-    assert (made_.id, made_.timestamp) == ("rs_1", "2026-01-01T00:00:00Z")
-    assert (made_.role, made_.call_ids, made_.call_names) == (A, ("c",), ("f",))
-    again = make_drafts(
-        {"role": "assistant", "output": [first, call], "id": "m1"}, RESPONSES, third, ""
-    )
-    assert again[0].id == "m1"
-    (nameless,) = make_drafts({**call, "id": "x" * 300}, RESPONSES, third, "")
-    assert nameless.id is None

@@ -19,61 +19,37 @@ from openai.types.responses import ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
 from app.common.errors import ValidationError
+from app.conversations.budget_status import LastReport, current_epoch, is_suspended
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch
-from app.conversations.reported_usage import (
-    ReportedUsage,
-    current_epoch,
-    is_suspended,
-    should_compact,
-)
 from app.formats.message import FormatName
 from app.models.budget import Limits
-from app.models.usage_objects import CallUsage, TokenUsage, read_usage, usage_shape
-from app.policy.policy import CompactionPolicy
+from app.models.usage import CallUsage, ReportItem, TokenUsage, read_usage
 
 LIMITS = Limits(1100, 100, 0.8, 0.7, 0.95, 0.98)
-"""Compaction is due at 700 of 1000 tokens."""
-
-POLICY = CompactionPolicy()
 
 
-def reported(total: int, *, epoch: int = 4, appended: int = 0) -> ReportedUsage:
-    """Return a call's usage of so many tokens."""
-    return ReportedUsage(TokenUsage(input_tokens=total), epoch, appended)
-
-
-def is_due(estimate: int, usage: ReportedUsage | None, limits: Limits = LIMITS) -> bool:
-    """Return the judgement on a payload of epoch 4."""
-    return should_compact(POLICY, limits, estimate, usage, 4)
+def last(total: int, *, epoch: int = 4, appended: int = 0) -> LastReport:
+    """Return a report of so many tokens, while epoch 4 is the current one."""
+    usage = TokenUsage(input_tokens=total)
+    return LastReport(ReportItem("id", FormatName.OPENAI_CHAT, "m", epoch, 1, usage), appended, 4)
 
 
 @pytest.mark.parametrize(
-    ("estimate", "usage", "due"),
+    ("estimate", "report", "judged"),
     [
-        (699, None, False),
-        (700, None, True),
-        (0, reported(699), False),
-        (0, reported(700), True),
-        (0, reported(600, appended=99), False),
-        (0, reported(600, appended=100), True),
-        (700, reported(10), True),
-        (10, reported(700, epoch=3), False),
-        (700, reported(10, epoch=3), True),
-        (0, reported(700, epoch=5), True),
+        (0, last(699), 699),
+        (0, last(600, appended=100), 700),
+        (700, last(10), 700),
+        (10, last(700, epoch=3), 10),
+        (0, last(700, epoch=5), 700),
     ],
 )
 def test_the_larger_of_report_and_estimate_is_judged(
-    estimate: int, usage: ReportedUsage | None, due: bool
+    estimate: int, report: LastReport, judged: int
 ) -> None:
     """Reported plus appended tokens or the own count; an older epoch's report is ignored."""
-    assert is_due(estimate, usage) is due
-
-
-@pytest.mark.parametrize("policy", [CompactionPolicy(enabled=False), CompactionPolicy(auto=False)])
-def test_nothing_is_due_unless_compaction_is_automatic(policy: CompactionPolicy) -> None:
-    """`enabled: false` or `auto: false` never asks for a compaction. [compaction.disabled]"""
-    assert not should_compact(policy, LIMITS, 10**6, reported(10**6), 4)
+    assert report.judged(estimate, 1.0) == judged
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -126,30 +102,6 @@ def test_steps_of_the_provider_are_noticed() -> None:
     assert paused.has_steps and paused.usage.sent_tokens == 0
     assert paused.billed.sent_tokens > 0
     assert read_usage({"prompt_token_count": 1, "tool_use_prompt_token_count": 1}, GEMINI).has_steps
-
-
-@pytest.mark.parametrize(
-    ("raw_usage", "format"),
-    [
-        ({"prompt_token_count": 1}, GEMINI),
-        ({"promptTokenCount": 1}, GEMINI),
-        ({"prompt_tokens": 1}, CHAT),
-        ({"input_tokens": 1, "input_tokens_details": {}}, RESPONSES),
-        ({"input_tokens": 1, "total_tokens": 1}, RESPONSES),
-        ({"input_tokens": 1, "cache_read_input_tokens": None}, ANTHROPIC),
-        ({"input_tokens": 1, "cache_creation": None}, ANTHROPIC),
-        ({"input_tokens": 1, "iterations": []}, ANTHROPIC),
-        ({"input_tokens": 1, "total_tokens": 3, "cache_read_input_tokens": 2}, ANTHROPIC),
-        ({"input_tokens": 1, "input_tokens_details": {}, "cache_read_tokens": None}, RESPONSES),
-        ({"input_tokens": 1, "prompt_tokens": None, "output_tokens": 1}, None),
-        ({"input_tokens": 1, "output_tokens": 1}, None),
-    ],
-)
-def test_keys_tell_whose_it_is(raw_usage: dict[str, Any], format: FormatName | None) -> None:
-    """An object's keys name its provider, but for two that then mean the same."""
-    assert usage_shape(raw_usage).formats == ((ANTHROPIC, RESPONSES) if not format else (format,))
-    if format is None:
-        assert read_usage(raw_usage, ANTHROPIC) == read_usage(raw_usage, RESPONSES)
 
 
 def test_the_format_decides_between_two_meanings() -> None:
@@ -224,13 +176,6 @@ def shapes_of(fresh: int, output: int, write: int, read: int) -> dict[str, dict[
     return shapes | {
         "litellm": litellm,
         "litellm steps": litellm | {"iterations": [step]},
-        "converse": {
-            "inputTokens": fresh,
-            "outputTokens": output,
-            "totalTokens": sent + output,
-            "cacheReadInputTokens": read,
-            "cacheWriteInputTokens": write,
-        },
     }
 
 
@@ -242,7 +187,8 @@ def test_a_call_is_the_same_in_every_shape_and_format(
     fresh: int, output: int, write: int, read: int
 ) -> None:
     """Whichever provider's object a gateway reports in whichever format, it says the same."""
-    expected = CallUsage(TokenUsage(fresh, output, write, read))
+    usage = TokenUsage(fresh, output, write, read)
+    expected = CallUsage(usage, usage)
     for name, raw_usage in shapes_of(fresh, output, write, read).items():
         for format in FormatName:
             assert read_usage(raw_usage, format) == expected, (name, format)
@@ -250,7 +196,8 @@ def test_a_call_is_the_same_in_every_shape_and_format(
 
 BIG = 10**12
 WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
-    (CHAT, {}, "/usage/prompt_tokens"),
+    (CHAT, {}, "/usage"),
+    (ANTHROPIC, {"output_tokens": 5}, "/usage"),
     (CHAT, {"prompt_tokens": "5"}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": BIG + 1}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": 5, "completion_tokens": -1}, "/usage/completion_tokens"),
@@ -260,13 +207,12 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
         {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 6}},
         "/usage/input_tokens_details",
     ),
-    (CHAT, {"inputTokens": 5, "cacheReadInputTokens": "5"}, "/usage/cacheReadInputTokens"),
     (
         ANTHROPIC,
         {"input_tokens": 5, "iterations": [{"type": "message", "input_tokens": None}]},
         "/usage/iterations/0/input_tokens",
     ),
-    (GEMINI, {"candidates_token_count": 5}, "/usage/prompt_token_count"),
+    (GEMINI, {"candidates_token_count": 5}, "/usage"),
 ]
 
 
@@ -278,14 +224,6 @@ def test_numbers_that_cannot_be(
     with pytest.raises(ValidationError) as caught:
         read_usage(raw_usage, format)
     assert [place.pointer for place in caught.value.problems] == [pointer]
-
-
-@pytest.mark.parametrize("raw_usage", [{}, {"tokens": 5}, {"output_tokens": 5}])
-def test_the_object_of_no_provider_is_refused(raw_usage: dict[str, Any]) -> None:
-    """Without `format`, an object that no provider sends is refused."""
-    with pytest.raises(ValidationError) as caught:
-        usage_shape(raw_usage)
-    assert caught.value.problems[0].pointer == "/usage"
 
 
 TOKEN = st.integers(-2, 2 * BIG) | st.none() | st.booleans() | st.text(max_size=2) | st.floats()
@@ -304,7 +242,7 @@ def test_any_object_is_read_or_refused(raw_usage: dict[str, Any], format: Format
     try:
         usage = read_usage(raw_usage, format).usage
     except ValidationError as error:
-        assert error.problems[0].pointer.startswith("/usage/")
+        assert error.problems[0].pointer.startswith("/usage")
     else:
         parts = (usage.input_tokens, usage.output_tokens, usage.cache_creation_tokens)
         assert all(part >= 0 for part in (*parts, usage.cache_read_tokens))

@@ -27,6 +27,7 @@ from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.models.limits import ModelInfo
 from app.models.model_calls import Completion, ModelCall
+from app.models.usage import TokenUsage
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"
@@ -76,7 +77,9 @@ class ScriptedGateway:
             raise reply
         if isinstance(reply, Completion):
             return reply
-        return Completion(reply if isinstance(reply, str) else reply(call), "stop", 100, 10, False)
+        return Completion(
+            reply if isinstance(reply, str) else reply(call), "stop", TokenUsage(100, 10)
+        )
 
     @property
     def models(self) -> list[str]:

@@ -216,6 +216,8 @@ async def test_thinking_outlives_a_prefix_that_it_is_not_bound_to(
 ) -> None:
     """Claude from 5.1 on refuses thinking behind another prefix: it is left out for good, and
     named. Models before need that of the running loop. [reasoning.running-loop]
+
+    [compaction.new-epoch]
     """
     ask, is_bound = RequestSettings(ANTHROPIC, model), "5-1" in model
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)

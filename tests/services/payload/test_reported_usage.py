@@ -15,17 +15,15 @@ from typing import Any, cast
 import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
-from app.context.usage.schemas import UsageAnswer, UsageRequest
-from app.context.usage.service import UsageService
+from app.context.usage_schemas import UsageAnswer, UsageRequest
+from app.context.usage_service import UsageService
 from app.conversations.budget_status import is_due_as_reported
-from app.conversations.reported_usage import UsageReport
 from app.formats.message import FormatName
-from app.models.usage_objects import TokenUsage
+from app.models.usage import ReportItem, TokenUsage
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Repositories
 from tests.conftest import execute
 from tests.services.fakes import (
-    ANTHROPIC,
     CHAT,
     CLAUDE,
     MODEL,
@@ -81,7 +79,7 @@ async def talk(harness: Harness, own: Mapping[str, Any] | None = None, **more: A
     return cid
 
 
-async def last(harness: Harness, cid: str) -> UsageReport:
+async def last(harness: Harness, cid: str) -> ReportItem:
     """Return the report that was stored last."""
     async with harness.database.session() as session:
         found = await session.usage.newest(cid)
@@ -97,16 +95,20 @@ async def is_due(harness: Harness, cid: str) -> bool:
 # --- taking in ------------------------------------------------------------------------------
 
 
-async def test_a_report_is_stored_as_it_came(harness: Harness, service: UsageService) -> None:
+async def test_a_report_is_stored_as_it_came(
+    harness: Harness, service: UsageService, database_url: str
+) -> None:
     """Every field of the object is stored, beside the values read from it."""
     cid = await talk(harness)
     await harness.build(cid)
     usage = chat(900, 50, 300) | {"x": "\x00\ud800", "cost": 0.5}
     judged = await report(service, cid, usage)
     stored = await last(harness, cid)
-    assert json.loads(stored.usage_json) == usage
+    rows = await execute(database_url, "SELECT usage FROM usage_reports")
+    assert [json.loads(row["usage"]) for row in rows] == [usage]
     assert (stored.report_id, stored.model, stored.format) == (judged.report_id, MODEL, CHAT)
-    assert (stored.epoch, stored.through_seq, stored.usage) == (1, 60, TokenUsage(600, 50, 0, 300))
+    assert (stored.epoch, stored.through_seq) == (1, 60)
+    assert stored.token_usage == TokenUsage(600, 50, 0, 300)
 
 
 async def test_a_report_beside_a_deletion_leaves_nothing(
@@ -144,7 +146,7 @@ async def test_the_factor_grows_with_a_provider_that_counts_more(
         errors.append(abs(build["tokens_used"] / true_tokens - 1))
         told = {"epoch": build["epoch"], "through_seq": build["through_seq"], "model": model}
         judged = await report(service, cid, chat(true_tokens, 10), **told)
-        assert judged.is_calibrated, judged.uncalibrated_reason
+        assert judged.is_calibrated
     assert errors[0] > 0.2
     assert errors[5] < 0.05
     judged = await report(service, cid, model=model)
@@ -160,39 +162,25 @@ async def stored_for(harness: Harness, cid: str, model: str) -> Any:
         return await session.conversations.find(TENANT, cid, MODEL, model)
 
 
-@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
-async def test_the_count_of_a_payload_is_recomputed_from_sums(
-    harness: Harness, service: UsageService, format: FormatName
+async def test_a_report_has_the_count_of_its_payload(
+    harness: Harness, service: UsageService
 ) -> None:
-    """The count of any payload follows from running sums, and that of each of its regions."""
-    model = MODEL if format is CHAT else CLAUDE
-    ask = RequestSettings(format, model)
-    usage = chat(10) if format is CHAT else {"input_tokens": 10, "cache_read_input_tokens": 0}
-
-    async def check(cid: str) -> None:
-        build = await harness.build(cid, ask)
-        told = {"epoch": build["epoch"], "through_seq": build["through_seq"], "model": model}
-        await harness.append(cid, says("an answer, appended before its usage is told"))
-        await report(service, cid, usage, **told)
-        stored = await last(harness, cid)
-        assert stored.estimated_tokens == pytest.approx(build["tokens_used"], abs=20)
-        assert stored.regions is not None
-        assert stored.regions.total == stored.estimated_tokens
-        for region, tokens in asdict(stored.regions).items():
-            assert tokens == pytest.approx(getattr(build["budget"], region), abs=20), region
-
+    """The count is that of the build, by region, also after newer messages and a compaction."""
     cid = await harness.conversation(policy(6_000), SECTIONS, TOOLS)
     await harness.append(cid, user("read it"), asks("a", "b"), result("a"), result("b"))
-    await harness.talk(cid, 10)
-    await check(cid)
-    await harness.talk(cid, 40)
-    assert (await harness.compact(cid)).compacted
-    await check(cid)
-    await harness.talk(cid, 1)
-    await check(cid)
-    sliding = policy(strategy="sliding_window", sliding_window={"keep_last_n": 7})
-    cid = await talk(harness, sliding)
-    await check(cid)
+    for turns in (10, 40, 1):
+        await harness.talk(cid, turns)
+        if turns == 40:
+            assert (await harness.compact(cid)).compacted
+        build = await harness.build(cid)
+        told = {"epoch": build["epoch"], "through_seq": build["through_seq"]}
+        await harness.append(cid, says("an answer, appended before its usage is told"))
+        await report(service, cid, chat(10), **told)
+        stored = await last(harness, cid)
+        assert stored.estimated_tokens == build["tokens_used"]
+        assert stored.regions is not None
+        for region, tokens in asdict(stored.regions).items():
+            assert tokens == getattr(build["budget"], region), region
 
 
 @pytest.mark.parametrize("billed", [0.3, 0.6, 2.0])
@@ -224,7 +212,7 @@ async def test_reports_correct_sealed_text_and_leave_exact_text_alone(
     for _ in range(6):
         usage = {"input_tokens": true_tokens, "output_tokens": 5, "total_tokens": true_tokens + 5}
         judged = await report(service, cid, usage, build_id=first["build_id"])
-        assert judged.is_calibrated, judged.uncalibrated_reason
+        assert judged.is_calibrated
         build = await harness.build(cid, ask)
         assert (build["epoch"], build["estimate"].factor) == (first["epoch"], 1)
         used.append(build["tokens_used"])

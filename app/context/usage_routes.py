@@ -1,27 +1,23 @@
-"""Reported usage and whether to compact; usage and cost by day; lists of epochs and reports."""
+"""Reports of model calls, totals of usage, and the lists of reports and epochs."""
 
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import AfterValidator, Field
 
+from app.common import pages
 from app.common.errors import Conflict
-from app.common.pages import Page
 from app.common.schema_errors import DAY_PATTERN
-from app.context.usage import schemas
-from app.context.usage.schemas import (
-    EpochItem,
+from app.context.usage_schemas import (
     EpochPage,
-    ReportItem,
     ReportPage,
     UsageAnswer,
     UsageRequest,
     UsageTotalsAnswer,
 )
-from app.conversations.epochs import model_in
 from app.http import cursors
 from app.http.dependencies import (
     ConversationPath,
@@ -32,18 +28,9 @@ from app.http.dependencies import (
     tenant_of,
 )
 from app.http.errors import problems_of
-from app.http.fields import AgentId, ModelName
+from app.http.fields import AgentId
 from app.http.routing import WireRoute
-from app.models.usage_totals import (
-    MAX_DAYS,
-    USUAL_DAYS,
-    CallTotals,
-    GroupBy,
-    UsageQuery,
-    UsageRow,
-    day_range,
-    shown_usd,
-)
+from app.models.usage import MAX_DAYS, USUAL_DAYS, UsageFigures, UsageQuery, UsageRow, day_range
 
 router = APIRouter(route_class=WireRoute)
 
@@ -98,17 +85,13 @@ async def _query(
     last: Annotated[
         _Day | None, Query(alias="to", description=_LAST, examples=["2026-11-30"])
     ] = None,
-    group_by: Annotated[
-        GroupBy, Query(description="What each row of `data` is of.")
-    ] = GroupBy.DAY_AND_MODEL,
-    model: Annotated[ModelName | None, Query(description="Only calls of this model.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> UsageQuery:
-    after = cursors.decode_usage(cursor, group_by) if cursor else None
+    after = cursors.decode_usage(cursor) if cursor else None
     today = services(request).usage.now().date()
     days = day_range(first, last, today)  # type: ignore[arg-type]  # dates by now
-    return UsageQuery(days, group_by, model, limit, after)
+    return UsageQuery(*days, limit, after)
 
 
 _Wanted = Annotated[UsageQuery, Depends(_query)]
@@ -123,10 +106,10 @@ async def get_conversation_usage(
     A call is of the day on which it was reported, and is priced with the prices of that time. A
     fork begins without usage.
     """
-    totals = await services(request).usage.of_conversation(
-        tenant_of(request), conversation_id, wanted
+    usage = services(request).usage
+    return _totals(
+        wanted, *await usage.of_conversation(tenant_of(request), conversation_id, wanted)
     )
-    return _answer(wanted, *totals)
 
 
 @router.get("/v1/usage", summary="Read your usage and cost", tags=["usage"])
@@ -141,8 +124,18 @@ async def get_usage(
 
     Summaries of snapshots and of `POST /v1/context/compress` are part of the tenant's.
     """
-    totals = await services(request).usage.of_tenant(tenant_of(request), agent_id, wanted)
-    return _answer(wanted, *totals)
+    usage = services(request).usage
+    return _totals(wanted, *await usage.of_tenant(tenant_of(request), agent_id, wanted))
+
+
+def _totals(
+    wanted: UsageQuery, totals: UsageFigures, rows: pages.Page[UsageRow]
+) -> UsageTotalsAnswer:
+    next_cursor = None
+    if rows.has_more:
+        next_cursor = cursors.encode("usage", rows[-1].day.isoformat(), rows[-1].model)
+    days = {"from": wanted.first, "to": wanted.last}
+    return UsageTotalsAnswer(**days, data=list(rows), totals=totals, next_cursor=next_cursor)
 
 
 @router.get(f"{_PATH}/epochs", summary="List epochs", tags=["context"])
@@ -152,16 +145,7 @@ async def list_epochs(
     """Return the epochs of the conversation's payloads, newest first, and why each began."""
     before = cursors.decode_id(cursor, "epochs")
     page = await services(request).usage.epochs(tenant_of(request), conversation_id, limit, before)
-    data = [
-        EpochItem.of(
-            epoch,
-            model=model_in(epoch.payload_stream),
-            max_context_tokens=epoch.window or None,
-            cache_break_reason=epoch.reason,
-        )
-        for epoch in page
-    ]
-    return EpochPage.by_id("epochs", page, data, "epoch_id")
+    return EpochPage.by_id("epochs", page, list(page), "epoch_id")
 
 
 @router.get(f"{_PATH}/usage/reports", summary="List reported calls", tags=["usage"])
@@ -171,44 +155,4 @@ async def list_usage_reports(
     """Return the usage of each call that was reported, newest first."""
     before = cursors.decode_id(cursor, "usage_reports")
     page = await services(request).usage.reports(tenant_of(request), conversation_id, limit, before)
-    data = [ReportItem.of(report, token_usage=report.usage) for report in page]
-    return ReportPage.by_id("usage_reports", page, data, "report_id")
-
-
-def _answer(wanted: UsageQuery, totals: UsageRow, rows: Page[UsageRow]) -> UsageTotalsAnswer:
-    next_cursor = None
-    if rows.has_more:
-        day = rows[-1].day.isoformat() if rows[-1].day is not None else None
-        next_cursor = cursors.encode("usage", wanted.group_by, day, rows[-1].model)
-    data = [schemas.UsageRow(day=row.day, model=row.model, **_figures(row)) for row in rows]
-    return UsageTotalsAnswer(
-        **{"from": wanted.days.first},
-        to=wanted.days.last,
-        group_by=wanted.group_by,
-        data=data,
-        totals=schemas.UsageFigures(**_figures(totals)),
-        next_cursor=next_cursor,
-    )
-
-
-def _figures(row: UsageRow) -> dict[str, Any]:
-    both = row.reported.plus(row.summaries)
-    return {
-        "reported": _calls(row.reported),
-        "summaries": _calls(row.summaries),
-        "cost_usd": _cost(both, both.cost_usd),
-        "saved_tokens": row.saved_tokens,
-        "saved_usd": _cost(row.reported, row.saved_usd),
-    }
-
-
-def _calls(totals: CallTotals) -> schemas.CallTotals:
-    tokens = totals.input_tokens + totals.output_tokens
-    tokens += totals.cache_creation_tokens + totals.cache_read_tokens
-    cost_usd = _cost(totals, totals.cost_usd)
-    return schemas.CallTotals.of(totals, total_tokens=tokens, cost_usd=cost_usd)
-
-
-def _cost(totals: CallTotals, amount: float) -> float | None:
-    """Return an amount for these calls, None where none of them has a price."""
-    return shown_usd(amount) if totals.known_cost_usd is not None else None
+    return ReportPage.by_id("usage_reports", page, list(page), "report_id")

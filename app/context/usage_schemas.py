@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
+from app.common.answers import answer
 from app.common.schema_errors import NAME_PATTERN
 from app.conversations.budget_schemas import Reading
 from app.formats.message import FormatName
 from app.http.cursors import Page
 from app.http.fields import MAX_SEQ, Format, ModelName, RequestSchema, ResponseSchema, examples
-from app.models.budget import Usage
 from app.models.calibration import Estimate
-from app.models.usage_totals import GroupBy
+from app.models.usage import ReportItem, TokenUsage, UsageFigures, UsageRow
 
 _USAGE: dict[str, Any] = {
     "prompt_tokens": 2810,
@@ -23,34 +24,11 @@ _USAGE: dict[str, Any] = {
     "total_tokens": 2954,
     "prompt_tokens_details": {"cached_tokens": 2048},
 }
-
 UsageObject = TypeAliasType(
     "UsageObject",
     Annotated[
         dict[str, Any],
         Field(description="A provider's usage object, as it came.", examples=[_USAGE]),
-    ],
-)
-
-UncalibratedReason = TypeAliasType(
-    "UncalibratedReason",
-    Annotated[
-        Literal[
-            "never_built",
-            "older_epoch",
-            "view_changed",
-            "reduced",
-            "hosted_tools",
-            "request_settings",
-            "unknown_settings",
-            "replayed_reasoning",
-            "provider_compaction",
-            "server_steps",
-            "payload_too_small",
-            "unknown_build",
-            "implausible_ratio",
-        ],
-        Field(description="Why a report does not calibrate its model."),
     ],
 )
 
@@ -66,11 +44,10 @@ class UsageRequest(RequestSchema):
 
     usage: UsageObject | None = None
     """The provider's usage object as it came: OpenAI's (Chat or Responses), Anthropic's,
-    Gemini's, Bedrock's or LiteLLM's, whatever the format of the build. Left out, the last one
-    is judged again."""
+    Gemini's or LiteLLM's, whatever the format of the build. Left out, the last one is judged
+    again."""
     format: Format | None = None
-    """Format of the build; by default the one built last, first of those whose provider reports
-    such an object."""
+    """Format of the build; by default the one built last."""
     model: ModelName | None = None
     """Model of the call; the conversation's by default."""
     epoch: int | None = Field(default=None, ge=0, le=MAX_SEQ)
@@ -80,21 +57,6 @@ class UsageRequest(RequestSchema):
     build_id: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
     """`build_id` of the build, which stands for format, model, epoch, `through_seq` and
     `status`: best for estimates."""
-
-
-class TokenUsage(ResponseSchema):
-    """The tokens of one call, each counted once."""
-
-    input_tokens: int
-    """Sent, and neither read from a cache nor written to it."""
-    output_tokens: int
-    """Generated, reasoning included."""
-    cache_creation_tokens: int
-    """Sent and written to the provider's cache."""
-    cache_read_tokens: int
-    """Sent and read from the provider's cache."""
-    total_tokens: int
-    """Their sum."""
 
 
 class UsageAnswer(Reading):
@@ -114,47 +76,6 @@ class UsageAnswer(Reading):
     """The service's own count."""
     is_calibrated: bool
     """Whether the report changed the model's factor."""
-    uncalibrated_reason: UncalibratedReason | None
-    """Why a new report did not change it."""
-
-
-# --- totals ---
-
-
-class CallTotals(TokenUsage):
-    """The sums of some model calls; each token is counted once."""
-
-    calls: int
-    """Number of calls."""
-    cost_usd: float | None
-    """Cost in USD of the calls with known prices; null when no call has any."""
-    unpriced_calls: int
-    """Calls of models without known prices."""
-
-
-class UsageFigures(ResponseSchema):
-    """Tokens and cost, and what was saved."""
-
-    reported: CallTotals
-    """Calls whose usage was reported."""
-    summaries: CallTotals
-    """The service's own calls, which write summaries."""
-    cost_usd: float | None
-    """Cost of both; null when no call has known prices."""
-    saved_tokens: int
-    """What the log had at each reported call and its payload did not send, by the conversation's
-    counter."""
-    saved_usd: float | None
-    """Their price as input, in USD; null when no call has known prices."""
-
-
-class UsageRow(UsageFigures):
-    """The figures of a day, of a model or of both."""
-
-    day: date | None
-    """Day (UTC); null when not grouped by day."""
-    model: str | None
-    """Name of the model; null when not grouped by model."""
 
 
 class UsageTotalsAnswer(ResponseSchema):
@@ -166,8 +87,6 @@ class UsageTotalsAnswer(ResponseSchema):
     """First day."""
     to: date
     """Last day."""
-    group_by: GroupBy
-    """What each row is of."""
     data: list[UsageRow]
     """Rows of this page, by day and model."""
     totals: UsageFigures
@@ -176,10 +95,9 @@ class UsageTotalsAnswer(ResponseSchema):
     """The `cursor` of the next page; null on the last page."""
 
 
-# --- lists ---
-
-
-class EpochItem(ResponseSchema):
+@answer()
+@dataclass(frozen=True, slots=True)
+class EpochItem:
     """An epoch of the conversation's payloads: each of them extends the one before."""
 
     epoch_id: str
@@ -202,29 +120,6 @@ class EpochItem(ResponseSchema):
 
 class EpochPage(Page[EpochItem]):
     """A page of epochs."""
-
-
-class ReportItem(ResponseSchema):
-    """The reported usage of one call."""
-
-    report_id: str
-    """Id of the report."""
-    format: FormatName
-    """The format of the payload that was sent."""
-    model: str
-    """The model of the call."""
-    epoch: int | None
-    """The epoch of that payload, if known."""
-    through_seq: int | None
-    """The newest message in it, if known."""
-    token_usage: TokenUsage
-    """The tokens of the call."""
-    estimated_tokens: int | None
-    """The service's own count of the payload before calibration, if known."""
-    regions: Usage | None
-    """The parts of that count; null without one."""
-    created_at: datetime
-    """When it was reported."""
 
 
 class ReportPage(Page[ReportItem]):

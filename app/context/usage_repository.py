@@ -1,0 +1,331 @@
+"""Reported usage, the calibrations computed from it, and totals by day and model.
+
+1. A report adds to the totals of its day and model, so that a read never sums over reports.
+2. The totals of a tenant are few rows that all of its reports update. A transaction updates them
+   last, so that others wait for its commit alone. One statement locks them in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.common.pages import Page
+from app.context.usage_schemas import EpochItem
+from app.conversations.epochs import Epoch, model_in
+from app.conversations.rows import epoch_from
+from app.database.connections import Repository, Statement
+from app.database.sql import arrays, equal, fields_of, placeholders, read
+from app.database.tables import TABLES
+from app.formats.message import FormatName
+from app.models.budget import Usage
+from app.models.calibration import (
+    DECAY,
+    ENOUGH_REPORTS,
+    MIN_MARGIN,
+    SEALED_PRIOR,
+    Calibration,
+    Lesson,
+)
+from app.models.limits import INEXACT_MARGIN
+from app.models.usage import (
+    CallTotals,
+    Purpose,
+    ReportItem,
+    TokenUsage,
+    UsageEntry,
+    UsageFigures,
+    UsageQuery,
+    UsageRow,
+    known_cost,
+)
+
+# The lock orders it with a deletion, so that no row stays for a later conversation with this id.
+_ALIVE = """alive AS (
+    SELECT FROM heads WHERE conversation_id = :conversation_id FOR KEY SHARE
+)"""
+_REPORT_COLUMNS = ", ".join(TABLES["usage_reports"].without("created_at"))
+ADD_REPORT = Statement(
+    f"WITH {_ALIVE} INSERT INTO usage_reports ({_REPORT_COLUMNS})"
+    f" SELECT {placeholders(_REPORT_COLUMNS)} FROM alive"
+)
+
+
+def _newest_first(table: str, key: str, *without: str) -> Statement:
+    """Return a page of a conversation's rows without some columns; their ids sort by time."""
+    columns = ", ".join(f'"{name}"' for name in TABLES[table].without(*without))
+    return Statement(f"""
+        SELECT {columns} FROM {table}
+        WHERE conversation_id = :conversation_id
+            AND (CAST(:before AS uuid) IS NULL OR {key} < CAST(:before AS uuid))
+        ORDER BY {key} DESC LIMIT :limit
+    """)
+
+
+LIST_REPORTS = _newest_first("usage_reports", "report_id", "usage")
+LIST_EPOCHS = _newest_first("epochs", "epoch_id", "frame")
+NEWEST_EPOCH = Statement("""
+    SELECT * FROM epochs WHERE conversation_id = :conversation_id AND lane = :lane
+    ORDER BY epoch DESC LIMIT 1
+""")
+LAST_EPOCH = Statement("""
+    SELECT * FROM epochs
+    WHERE conversation_id = :conversation_id AND format = ANY (CAST(:formats AS text[]))
+    ORDER BY created_at DESC LIMIT 1
+""")
+
+_FACTORS = "factor, margin, reports, sealed_reported / sealed_counted AS sealed"
+_REPORTED, _COUNTED = (f"CAST(:{name} AS double precision)" for name in ("reported", "counted"))
+_KEPT = "CAST(:decay AS double precision) * {}"
+_SUMS = {
+    "reported_sum": f"({_KEPT.format('old.reported_sum')} + {_REPORTED})",
+    "counted_sum": f"({_KEPT.format('old.counted_sum')} + {_COUNTED})",
+    "deviation_sum": f"({_KEPT.format('old.deviation_sum')}"
+    f" + abs({_REPORTED} - old.factor * {_COUNTED}))",
+}
+# One statement, so that reports at once wait for one another's sums.
+CALIBRATE = Statement(f"""
+    INSERT INTO calibrations AS old (
+        tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
+        deviation_sum, updated_at
+    ) VALUES (
+        :tenant_id, :model, :counter, {_REPORTED} / {_COUNTED},
+        CAST(:max_margin AS double precision), 1, {_REPORTED}, {_COUNTED},
+        abs({_REPORTED} - {_COUNTED}), statement_timestamp()
+    )
+    ON CONFLICT (tenant_id, model, counter) DO UPDATE
+    SET factor = {_SUMS["reported_sum"]} / {_SUMS["counted_sum"]},
+        margin = CASE WHEN old.reports + 1 < CAST(:enough AS bigint) THEN excluded.margin
+            ELSE least(
+                greatest(
+                    {_SUMS["deviation_sum"]} / {_SUMS["reported_sum"]},
+                    CAST(:min_margin AS double precision)
+                ),
+                excluded.margin
+            )
+        END,
+        reports = old.reports + 1, {", ".join(f"{name} = {sum}" for name, sum in _SUMS.items())},
+        updated_at = excluded.updated_at
+    RETURNING {_FACTORS}
+""")
+_PRIOR = _KEPT.format(SEALED_PRIOR)
+CALIBRATE_SEALED = Statement(f"""
+    INSERT INTO calibrations AS old (
+        tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
+        deviation_sum, sealed_reported, sealed_counted, updated_at
+    ) VALUES (
+        :tenant_id, :model, :counter, 1, CAST(:max_margin AS double precision), 0, 0, 0, 0,
+        {_PRIOR} + {_REPORTED}, {_PRIOR} + {_COUNTED}, statement_timestamp()
+    )
+    ON CONFLICT (tenant_id, model, counter) DO UPDATE
+    SET sealed_reported = {_KEPT.format("old.sealed_reported")} + {_REPORTED},
+        sealed_counted = {_KEPT.format("old.sealed_counted")} + {_COUNTED},
+        updated_at = excluded.updated_at
+    RETURNING {_FACTORS}
+""")
+FIND_CALIBRATION = Statement(
+    f"SELECT {_FACTORS} FROM calibrations WHERE {equal('tenant_id', 'model', 'counter')}"
+)
+
+_NAMES = UsageEntry.__slots__
+_TOTALS = _NAMES[2:]
+_COLUMNS = ", ".join(_NAMES)
+_ENTRIES = f"unnest({arrays('conversation_usage', *_NAMES)}) AS entry ({_COLUMNS})"
+_TODAY = "CAST(now() AT TIME ZONE 'UTC' AS date)"
+_ADDED = ", ".join(f"{name} = old.{name} + excluded.{name}" for name in _TOTALS)
+_VALUES = ", ".join(f"entry.{name}" for name in _NAMES)
+ADD_TO_CONVERSATION = Statement(f"""
+    WITH {_ALIVE}
+    INSERT INTO conversation_usage AS old (conversation_id, day, {_COLUMNS})
+    SELECT :conversation_id, {_TODAY}, {_VALUES}
+    FROM alive, {_ENTRIES}
+    ORDER BY entry.model, entry.purpose
+    ON CONFLICT (conversation_id, day, model, purpose) DO UPDATE SET {_ADDED}
+""")
+ADD_TO_TENANT = Statement(f"""
+    INSERT INTO tenant_usage AS old (tenant_id, agent_id, day, {_COLUMNS})
+    SELECT :tenant_id, owner.agent_id, {_TODAY}, {_VALUES}
+    FROM unnest(CAST(:agent_ids AS text[])) AS owner (agent_id), {_ENTRIES}
+    ORDER BY owner.agent_id, entry.model, entry.purpose
+    ON CONFLICT (tenant_id, agent_id, day, model, purpose) DO UPDATE SET {_ADDED}
+""")
+WHOLE_TENANT = ""
+"""Stands for an agent id in the rows of the whole tenant."""
+_READ_SUMS = ", ".join(
+    f"coalesce(sum({name}) FILTER (WHERE purpose = '{purpose}'), 0) AS {purpose}_{name}"
+    for purpose in Purpose
+    for name in _TOTALS
+)
+
+
+def _read(table: str, *owner: str) -> Statement:
+    """Return the sums of the whole range, and after them a page of those by day and model."""
+    return Statement(f"""
+        SELECT day, model, {_READ_SUMS}
+        FROM {table}
+        WHERE {equal(*owner)} AND day BETWEEN CAST(:first AS date) AND CAST(:last AS date)
+        GROUP BY GROUPING SETS ((day, model), ())
+        HAVING grouping(day) = 1 OR CAST(:after_day AS date) IS NULL
+            OR (day, model) > (CAST(:after_day AS date), CAST(:after_model AS text))
+        ORDER BY grouping(day) DESC, day, model LIMIT :limit + 2
+    """)
+
+
+READS = {
+    "conversation_usage": _read("conversation_usage", "conversation_id"),
+    "tenant_usage": _read("tenant_usage", "tenant_id", "agent_id"),
+}
+
+
+class UsageRepository(Repository):
+    """Statements for reported usage, the calibration of models, and totals."""
+
+    async def add(self, conversation_id: str, report: ReportItem, usage_json: str) -> bool:
+        """Store a report with the object as it was sent; False for a deleted conversation."""
+        regions = [*fields_of(report.regions).values()] if report.regions is not None else None
+        values = fields_of(report) | fields_of(report.token_usage)
+        values |= {"usage": usage_json, "regions": regions}
+        return await self._session.run(ADD_REPORT, conversation_id=conversation_id, **values) == 1
+
+    async def newest(self, conversation_id: str) -> ReportItem | None:
+        """Return the newest report, or None."""
+        return next(iter(await self.reports(conversation_id, 1, None)), None)
+
+    async def reports(
+        self, conversation_id: str, limit: int, before: str | None
+    ) -> Page[ReportItem]:
+        """Return reports, the newest first, starting after the one with the id `before`."""
+        rows = await self._session.all(
+            LIST_REPORTS, conversation_id=conversation_id, before=before, limit=limit + 1
+        )
+        return Page(map(_report_from, rows[:limit]), has_more=len(rows) > limit)
+
+    async def epochs(self, conversation_id: str, limit: int, before: str | None) -> Page[EpochItem]:
+        """Return epochs, the newest first, starting after the one with the id `before`."""
+        rows = await self._session.all(
+            LIST_EPOCHS, conversation_id=conversation_id, before=before, limit=limit + 1
+        )
+        epochs = (
+            read(
+                EpochItem,
+                row,
+                model=model_in(row["lane"]),
+                max_context_tokens=row["window"] or None,
+                cache_break_reason=row["reason"],
+            )
+            for row in rows[:limit]
+        )
+        return Page(epochs, has_more=len(rows) > limit)
+
+    async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
+        """Return the newest epoch of a payload stream, None before any build."""
+        row = await self._session.first(
+            NEWEST_EPOCH, conversation_id=conversation_id, lane=payload_stream
+        )
+        return epoch_from(row, "", None) if row is not None else None
+
+    async def last_epoch(self, conversation_id: str, formats: Sequence[FormatName]) -> Epoch | None:
+        """Return the newest epoch in one of these formats, or None."""
+        row = await self._session.first(
+            LAST_EPOCH, conversation_id=conversation_id, formats=list(formats)
+        )
+        return epoch_from(row, "", None) if row is not None else None
+
+    async def calibrate(
+        self, tenant_id: str, model: str, counter: str, lesson: Lesson
+    ) -> Calibration:
+        """Add what a report says to the model's sums, atomically."""
+        values: dict[str, Any] = {
+            "tenant_id": tenant_id,
+            "model": model,
+            "counter": counter,
+            "reported": float(lesson.reported),
+            "counted": float(lesson.counted),
+            "decay": DECAY,
+            "max_margin": INEXACT_MARGIN,
+        }
+        if not lesson.is_sealed:
+            values |= {"enough": ENOUGH_REPORTS, "min_margin": MIN_MARGIN}
+        statement = CALIBRATE_SEALED if lesson.is_sealed else CALIBRATE
+        row = await self._session.first(statement, **values)
+        assert row is not None, "an upsert returns its row"
+        return read(Calibration, row)
+
+    async def find_calibration(
+        self, tenant_id: str, model: str, counter: str
+    ) -> Calibration | None:
+        """Return the calibration of a model, or None."""
+        row = await self._session.first(
+            FIND_CALIBRATION, tenant_id=tenant_id, model=model, counter=counter
+        )
+        return read(Calibration, row) if row is not None else None
+
+    async def add_to_conversation(
+        self, conversation_id: str, entries: Sequence[UsageEntry]
+    ) -> None:
+        """Add to the totals of today; nothing is added for a deleted conversation."""
+        columns = {name: [getattr(entry, name) for entry in entries] for name in _NAMES}
+        await self._session.run(ADD_TO_CONVERSATION, conversation_id=conversation_id, **columns)
+
+    async def add_to_tenant(
+        self, tenant_id: str, agent_id: str | None, entries: Sequence[UsageEntry]
+    ) -> None:
+        """Add to the totals of today, of the tenant and of the agent, if there is one.
+
+        Call it last in a transaction: all reports of the tenant wait for the end of that.
+        """
+        agent_ids = [WHOLE_TENANT] if agent_id is None else [WHOLE_TENANT, agent_id]
+        columns = {name: [getattr(entry, name) for entry in entries] for name in _NAMES}
+        await self._session.run(ADD_TO_TENANT, tenant_id=tenant_id, agent_ids=agent_ids, **columns)
+
+    async def totals(
+        self, table: str, query: UsageQuery, **owner: str
+    ) -> tuple[UsageFigures, Page[UsageRow]]:
+        """Return the totals of the whole range, and a page of those by day and model."""
+        after_day, after_model = query.after or (None, None)
+        values = {"after_day": after_day, "after_model": after_model, **owner}
+        rows = await self._session.all(
+            READS[table], first=query.first, last=query.last, limit=query.limit, **values
+        )
+        page = (
+            UsageRow(day=row["day"], model=row["model"], **_figures(row))
+            for row in rows[1 : query.limit + 1]
+        )
+        return UsageFigures(**_figures(rows[0])), Page(page, has_more=len(rows) > query.limit + 1)
+
+
+def _report_from(row: Any) -> ReportItem:
+    names = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
+    return read(
+        ReportItem,
+        row,
+        format=FormatName(row["format"]),
+        token_usage=TokenUsage(*(row[name] for name in names)),
+        regions=Usage(*row["regions"]) if row["regions"] is not None else None,
+    )
+
+
+def _figures(row: Any) -> dict[str, Any]:
+    """Return the fields of `UsageFigures`."""
+    sums = [{name: row[f"{purpose}_{name}"] for name in _TOTALS} for purpose in Purpose]
+    reported, summaries = sums
+    both = {name: reported[name] + summaries[name] for name in _TOTALS}
+    return {
+        "reported": _call_totals(reported),
+        "summaries": _call_totals(summaries),
+        "cost_usd": known_cost(both["calls"], both["unpriced_calls"], both["cost_usd"]),
+        "saved_tokens": int(both["saved_tokens"]),
+        "saved_usd": known_cost(
+            reported["calls"], reported["unpriced_calls"], reported["saved_usd"]
+        ),
+    }
+
+
+def _call_totals(sums: dict[str, Any]) -> CallTotals:
+    names = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
+    counts = {name: int(sums[name]) for name in (*names, "calls", "unpriced_calls")}
+    return CallTotals(
+        **counts,
+        total_tokens=sum(counts[name] for name in names),
+        cost_usd=known_cost(sums["calls"], sums["unpriced_calls"], sums["cost_usd"]),
+    )

@@ -1,0 +1,369 @@
+"""The usage of model calls: as providers report it, and as totals by day and model.
+
+1. OpenAI and Gemini count cached tokens in their input, Anthropic beside it. An object is read by
+   its own shape, whatever the format of the call.
+2. Where a provider ran several steps, the last one counts: it has the context that the next call
+   starts from. The bill is that of all steps. Anthropic's own fields are their sum, except for the
+   steps in which it compacted the context. Such a step says nothing about the context of the next
+   call: an object that has no other one calibrates nothing.
+3. A call is priced once, when it is reported, with the prices of that time. It belongs to that day
+   of UTC. A call without a price adds its tokens, but no cost: `unpriced_calls` counts such calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from app.common.answers import answer
+from app.common.errors import ValidationError
+from app.formats.message import FormatName
+from app.models.budget import Usage
+from app.models.limits import ModelInfo
+
+MAX_REPORTED_TOKENS = 10**12
+"""The largest number of tokens that is accepted."""
+MAX_DAYS = 366
+"""The longest range of days of an answer."""
+USUAL_DAYS = 30
+"""The range of days where none is requested."""
+_USD_DIGITS = 12
+"""Decimals of an amount in an answer: sums of floating-point numbers have meaningless ones."""
+_STEP_TYPES, _COMPACTION_STEP_TYPE = ("message", "fallback_message"), "compaction"
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """The tokens of one call, each counted once."""
+
+    input_tokens: int = 0
+    """Sent, and neither read from a cache nor written to it."""
+    output_tokens: int = 0
+    """Generated, reasoning included."""
+    cache_creation_tokens: int = 0
+    """Sent and written to the provider's cache."""
+    cache_read_tokens: int = 0
+    """Sent and read from the provider's cache."""
+    total_tokens: int = field(default=0, init=False)
+    """Their sum."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total_tokens", self.sent_tokens + self.output_tokens)
+
+    @property
+    def sent_tokens(self) -> int:
+        """The tokens of the payload, cached or not."""
+        return self.input_tokens + self.cache_creation_tokens + self.cache_read_tokens
+
+    def plus(self, other: TokenUsage) -> TokenUsage:
+        """Return the tokens of both."""
+        return TokenUsage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_creation_tokens + other.cache_creation_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallUsage:
+    """The usage of a call's last step, and what the provider bills for all of them.
+
+    With `has_steps` its input has more than the payload: the provider ran tools of its own, and
+    counted their results as input.
+    """
+
+    usage: TokenUsage
+    billed: TokenUsage
+    has_steps: bool = False
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class ReportItem:
+    """The reported usage of one call."""
+
+    report_id: str
+    """Id of the report."""
+    format: FormatName
+    """The format of the payload that was sent."""
+    model: str
+    """The model of the call."""
+    epoch: int | None
+    """The epoch of that payload, if known."""
+    through_seq: int
+    """The newest message in it."""
+    token_usage: TokenUsage
+    """The tokens of the call."""
+    estimated_tokens: int | None = None
+    """The service's own count of the payload before calibration, if known."""
+    regions: Usage | None = None
+    """The parts of that count; null without one."""
+    created_at: datetime | None = None
+    """When it was reported."""
+
+
+# --- usage objects ---
+
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "gemini": {
+        "input": "prompt_token_count promptTokenCount",
+        "beside": "tool_use_prompt_token_count toolUsePromptTokenCount",
+        "output": "candidates_token_count candidatesTokenCount",
+        "thoughts": "thoughts_token_count thoughtsTokenCount",
+        "read": "cached_content_token_count cachedContentTokenCount",
+    },
+    "chat": {
+        "input": "prompt_tokens",
+        "output": "completion_tokens",
+        "read": "prompt_tokens_details/cached_tokens cache_read_input_tokens"
+        " prompt_cache_hit_tokens",
+        "written": "prompt_tokens_details/cache_write_tokens"
+        " prompt_tokens_details/cache_creation_tokens cache_creation_input_tokens",
+    },
+    "responses": {
+        "input": "input_tokens",
+        "output": "output_tokens",
+        "read": "input_tokens_details/cached_tokens",
+        "written": "input_tokens_details/cache_write_tokens",
+    },
+    "anthropic": {
+        "input": "input_tokens",
+        "output": "output_tokens",
+        "read": "cache_read_input_tokens",
+        "written": "cache_creation_input_tokens",
+        "5m": "cache_creation/ephemeral_5m_input_tokens",
+        "1h": "cache_creation/ephemeral_1h_input_tokens",
+    },
+}
+"""The fields of each shape, a number's other names beside the first one."""
+
+
+def _shape_of(raw: Mapping[str, Any], format: FormatName) -> str | None:
+    """Return the shape of a usage object by its input, None for an object of no known provider.
+
+    OpenAI Responses includes cached tokens in `input_tokens`, Anthropic does not; the format
+    decides about an object that has the fields of both.
+    """
+    for shape in ("gemini", "chat"):
+        if any(raw.get(name) is not None for name in _NAMES[shape]["input"].split()):
+            return shape
+    if raw.get("input_tokens") is None:
+        return None
+    names = {name for name, value in raw.items() if value is not None}
+    has_cache = any(name.startswith("cache_") for name in names)
+    is_anthropic = has_cache and format is FormatName.ANTHROPIC
+    return "responses" if "input_tokens_details" in names and not is_anthropic else "anthropic"
+
+
+def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
+    """Read a usage object of any shape, for a call in this format.
+
+    LiteLLM reports OpenAI Chat's shape, with fields of other providers. Unknown fields are
+    ignored. Raises ValidationError for an object of no provider, and at an impossible number.
+    """
+    shape = _shape_of(raw, format)
+    if shape is None:
+        raise ValidationError.at("/usage", "This is the usage object of no known provider")
+    last = billed = _step(raw, shape, "/usage")
+    steps = raw.get("iterations") or ()
+    if not isinstance(steps, list | tuple):
+        raise ValidationError.at("/usage/iterations", "A list is required")
+    has_steps = len(steps) > 1 or _ran_own_tools(raw)
+    for index, step in enumerate(steps):
+        pointer = f"/usage/iterations/{index}"
+        if not isinstance(step, Mapping):
+            raise ValidationError.at(pointer, "An object is required")
+        if step.get("type") in _STEP_TYPES:
+            last = _step(step, "anthropic", pointer)
+        elif step.get("type") == _COMPACTION_STEP_TYPE:
+            billed = billed.plus(_step(step, "anthropic", pointer))
+            has_steps = True
+    return CallUsage(last, billed, has_steps)
+
+
+def _step(raw: Mapping[str, Any], shape: str, at: str) -> TokenUsage:
+    names = _NAMES[shape]
+    required = names["input"].split()
+    if all(raw.get(name) is None for name in required):
+        raise ValidationError.at(f"{at}/{required[0]}", "The tokens of the input are required")
+    found = {kind: _tokens(raw, paths, at) for kind, paths in names.items()}
+    sent, read, written = found["input"], found["read"], found.get("written", 0)
+    output = found["output"] + found.get("thoughts", 0)
+    if shape == "anthropic":
+        return TokenUsage(sent, output, max(written, found["5m"] + found["1h"]), read)
+    if max(read, written) > sent:
+        pointer = f"{at}/{re.split('[/ ]', names['read'])[0]}"
+        raise ValidationError.at(pointer, f"More cached tokens than the {sent} of the input")
+    written = min(written, sent - read)  # tokens both read and written count as read
+    return TokenUsage(sent - read - written + found.get("beside", 0), output, written, read)
+
+
+def _ran_own_tools(raw: Mapping[str, Any]) -> bool:
+    """Whether the provider ran its own tools, whose results it added to the input."""
+    if _tokens(raw, _NAMES["gemini"]["beside"], "/usage"):
+        return True
+    requests = raw.get("server_tool_use")
+    return isinstance(requests, Mapping) and any(
+        isinstance(count, int) and count > 0 for count in requests.values()
+    )
+
+
+def _tokens(raw: Mapping[str, Any], paths: str, at: str) -> int:
+    """Return the largest of these numbers, 0 without any; several are names of one number."""
+    found = 0
+    for path in paths.split():
+        value: Any = raw
+        pointer = at
+        for name in path.split("/"):
+            if not isinstance(value, Mapping):
+                raise ValidationError.at(pointer, "An object is required")
+            value, pointer = value.get(name), f"{pointer}/{name}"
+            if value is None:
+                break
+        if value is not None:
+            if type(value) is not int or not 0 <= value <= MAX_REPORTED_TOKENS:
+                detail = f"A whole number from 0 to {MAX_REPORTED_TOKENS}"
+                raise ValidationError.at(pointer, detail)
+            found = max(found, value)
+    return found
+
+
+# --- totals ---
+
+
+class Purpose(StrEnum):
+    """Who made the calls: the caller, who reported them, or the service, for summaries."""
+
+    REPORTED = "reported"
+    SUMMARIES = "summaries"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageEntry:
+    """What calls of one model add to the totals of today: the columns of their tables.
+
+    What a call saved are the tokens of the log that it did not send, at the price of input.
+    """
+
+    model: str
+    purpose: Purpose
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cache_creation_tokens: int
+    cache_read_tokens: int
+    cost_usd: float
+    unpriced_calls: int
+    saved_tokens: int = 0
+    saved_usd: float = 0.0
+
+    def plus(self, other: UsageEntry) -> UsageEntry:
+        """Return the sums of both, which are of one model and purpose."""
+        sums = (getattr(self, name) + getattr(other, name) for name in self.__slots__[2:])
+        return UsageEntry(self.model, self.purpose, *sums)
+
+
+def usage_entry(
+    model: str,
+    purpose: Purpose,
+    info: ModelInfo | None,
+    usage: TokenUsage,
+    log_tokens: int = 0,
+) -> UsageEntry:
+    """Return what a call adds, where the log had so many tokens (rule 3)."""
+    tokens = (usage.input_tokens, usage.output_tokens)
+    cached = (usage.cache_creation_tokens, usage.cache_read_tokens)
+    cost = info.cost(*tokens, *cached) if info is not None else None
+    saved = max(0, log_tokens - usage.sent_tokens)
+    saved_usd = info.cost(saved, 0) if info is not None else None
+    return UsageEntry(
+        *(model, purpose, 1, *tokens, *cached),
+        *(cost or 0.0, int(cost is None), saved, saved_usd or 0.0),
+    )
+
+
+@answer()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTotals:
+    """The sums of some model calls; each token is counted once."""
+
+    input_tokens: int
+    """Sent, and neither read from a cache nor written to it."""
+    output_tokens: int
+    """Generated, reasoning included."""
+    cache_creation_tokens: int
+    """Sent and written to the provider's cache."""
+    cache_read_tokens: int
+    """Sent and read from the provider's cache."""
+    total_tokens: int
+    """Their sum."""
+    calls: int
+    """Number of calls."""
+    cost_usd: float | None
+    """Cost in USD of the calls with known prices; null when no call has any."""
+    unpriced_calls: int
+    """Calls of models without known prices."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageFigures:
+    """Tokens and cost, and what was saved."""
+
+    reported: CallTotals
+    """Calls whose usage was reported."""
+    summaries: CallTotals
+    """The service's own calls, which write summaries."""
+    cost_usd: float | None
+    """Cost of both; null when no call has known prices."""
+    saved_tokens: int
+    """What the log had at each reported call and its payload did not send, by the conversation's
+    counter."""
+    saved_usd: float | None
+    """Their price as input, in USD; null when no call has known prices."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow(UsageFigures):
+    """The figures of a day and a model."""
+
+    day: date
+    """Day (UTC)."""
+    model: str
+    """Name of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """The days whose totals to read, both inclusive; a page starts after the row of `after`."""
+
+    first: date
+    last: date
+    limit: int = 50
+    after: tuple[date, str] | None = None
+
+
+def day_range(first: date | None, last: date | None, today: date) -> tuple[date, date]:
+    """Return a range of days, by default up to today; raises ValidationError."""
+    last = last or today
+    try:
+        first = first or last - timedelta(days=USUAL_DAYS - 1)
+    except OverflowError:
+        raise ValidationError.at("/query/to", "No range of days ends so early") from None
+    if first > last:
+        raise ValidationError.at("/query/from", f"The range ends before that, on {last}")
+    if (last - first).days >= MAX_DAYS:
+        raise ValidationError.at("/query/from", f"At most {MAX_DAYS} days, up to {last}")
+    return first, last
+
+
+def known_cost(calls: int, unpriced_calls: int, amount: float) -> float | None:
+    """Return an amount in USD without meaningless decimals, None where no call has a price."""
+    return None if 0 < calls == unpriced_calls else round(amount, _USD_DIGITS)
