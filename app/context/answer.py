@@ -25,7 +25,7 @@ from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
-from app.payload.payload_items import MisplacedBreakpoint, PayloadItems, StablePoint
+from app.payload.assembler import MisplacedBreakpoint, PayloadItems, StablePoint
 from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories
 

@@ -27,7 +27,7 @@ from app.conversations.compaction_receipt import CompactResult
 from app.conversations.search.service import SearchService
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
-from app.formats.tool_calls import arguments_object
+from app.formats.tools import arguments_object
 from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader
