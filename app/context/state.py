@@ -23,7 +23,7 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
-from app.conversations.compaction_results import UNOBSERVED, CompactResult, Observer
+from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, Observer
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow

@@ -27,7 +27,7 @@ from app.context.stateless_schemas import (
     TokenCount,
     TokensRequest,
 )
-from app.conversations.compaction_results import ContextState
+from app.conversations.compaction_receipt import ContextState
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.media import clean

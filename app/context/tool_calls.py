@@ -23,7 +23,7 @@ from app.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, Vali
 from app.common.texts import sendable
 from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import CompactResult
 from app.conversations.search.service import SearchService
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
