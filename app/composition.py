@@ -27,7 +27,7 @@ from app.context.answer import BuildReplayService
 from app.context.build import ContextService
 from app.context.model_registry import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
-from app.context.stateless_service import StatelessService
+from app.context.stateless import StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
@@ -44,8 +44,7 @@ from app.conversations.statuses import Statuses
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
-from app.models.circuit_breaker import CircuitBreaker
-from app.models.litellm_gateway import LiteLLMGateway
+from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway
 from app.models.registry import ModelRegistry
 from app.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.operation.recorder import MeasuredGateway, Telemetry
