@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -26,12 +27,14 @@ from app.compaction.run import COUNTED, SUMMARISER_UNAVAILABLE, CompactionRun, E
 from app.compaction.schemas import CompactionRequest
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
-from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
-from app.conversations.compaction_results import (
+from app.conversations.compaction_receipt import (
     UNOBSERVED,
+    Compaction,
     CompactionPending,
     CompactResult,
     Observer,
+    Trigger,
+    ViewState,
     result_of,
     unchanged,
 )
@@ -39,14 +42,13 @@ from app.conversations.compactions import store_compaction
 from app.conversations.conversation import ConversationState
 from app.conversations.events.events import EventType
 from app.conversations.lookup import get_conversation, lock_conversation
-from app.conversations.messages.shortened_texts import (
-    reader_tool_tokens,
-    shortened_messages,
-    text_token_budget,
-)
 from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.text_shortening import limits_of_oversized
+from app.conversations.text_shortening import (
+    limits_of_oversized,
+    reader_tool_tokens,
+    shortened_messages,
+)
 from app.conversations.thresholds import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import Span, Summary, View, spans_through
@@ -433,14 +435,17 @@ class CompactionService:
         if source.tokens_in(view) <= limits.capacity:
             return source
         reserve = max(summary_reserve(limits), view_summary_tokens(view, resolved.count))
-        history_tokens = text_token_budget(resolved, limits, reserve + reader_tool_tokens(resolved))
-        max_tokens = limits_of_oversized(source.shown, history_tokens)
+        # Tokens of the counter, before the factor of the model's calibration.
+        available_tokens = int(limits.capacity / resolved.factor) - resolved.raw_fixed.fixed
+        available_tokens -= reserve + reader_tool_tokens(resolved)
+        max_tokens = limits_of_oversized(source.shown, available_tokens)
         if not max_tokens:
             return source
         conversation_id = source.conversation.conversation_id
-        shortened = await shortened_messages(
-            self.database, conversation_id, max_tokens, resolved, as_chat=True
-        )
+        spans = [Span(seq, seq + 1) for seq in max_tokens]
+        async with self.database.session() as session:
+            rows = await session.contexts.rows(conversation_id, spans, as_chat=True)
+        shortened = await asyncio.to_thread(shortened_messages, rows, max_tokens, resolved)
         return replace(source, view=with_shortened(view, shortened))
 
     # --- one run --------------------------------------------------------------------------

@@ -6,6 +6,7 @@ conversation. What is too long after that is reduced for this payload alone, wit
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,14 +38,15 @@ from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
 from app.conversations.budget_status import is_suspended
-from app.conversations.compaction_results import CompactionPending
-from app.conversations.messages.shortened_texts import reader_tool_tokens, shortened_messages
+from app.conversations.compaction_receipt import CompactionPending
 from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
 from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.conversations.text_shortening import (
     MESSAGES_SHORTENED,
     limits_of_largest,
     limits_of_oversized,
+    reader_tool_tokens,
+    shortened_messages,
 )
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry, never_cleared, never_hidden
@@ -475,10 +477,8 @@ async def shorten_messages(
     deps: BuildDependencies, state: BuildState, max_tokens_by_seq: Mapping[int, int]
 ) -> list[ShortenedMessage]:
     """Return the messages shortened to these tokens, without those that cannot be shortened."""
-    return await shortened_messages(
-        deps.database,
-        state.attempt.conversation_id,
-        max_tokens_by_seq,
-        state.resolved,
-        as_chat=PROVIDERS[state.format].is_stored,
-    )
+    spans = [Span(seq, seq + 1) for seq in max_tokens_by_seq]
+    as_chat = PROVIDERS[state.format].is_stored
+    async with deps.database.session() as session:
+        rows = await session.contexts.rows(state.attempt.conversation_id, spans, as_chat=as_chat)
+    return await asyncio.to_thread(shortened_messages, rows, max_tokens_by_seq, state.resolved)

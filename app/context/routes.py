@@ -33,8 +33,8 @@ from app.context.schemas import (
     PreviewedContext,
     StateShown,
 )
-from app.conversations.budget_schemas import Reading
-from app.conversations.compaction_results import CompactResult, ContextState
+from app.context.usage_schemas import Reading
+from app.conversations.compaction_receipt import CompactResult, ContextState
 from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName

@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.common.answers import answer
 from app.common.schema_errors import NAME_PATTERN
-from app.conversations.compaction_results import ContextState
+from app.context.stateless import Ends
+from app.conversations.compaction_receipt import ContextState
 from app.formats.message import FormatName
 from app.http.cursors import Page
 from app.http.fields import (
@@ -48,18 +49,6 @@ _Limit = Annotated[
     ),
 ]
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The messages kept at both ends, and the share of the window that triggers.
-
-    A policy has more bounds.
-    """
-
-    preserve_top: int = 5
-    preserve_bottom: int = 5
-    compression_threshold: float = 0.75
 
 
 class CachedState(RequestSchema):

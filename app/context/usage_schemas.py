@@ -11,10 +11,18 @@ from typing_extensions import TypeAliasType
 
 from app.common.answers import answer
 from app.common.schema_errors import NAME_PATTERN
-from app.conversations.budget_schemas import Reading
 from app.formats.message import FormatName
 from app.http.cursors import Page
-from app.http.fields import MAX_SEQ, Format, ModelName, RequestSchema, ResponseSchema, examples
+from app.http.fields import (
+    MAX_SEQ,
+    Format,
+    ModelName,
+    RequestSchema,
+    ResponseSchema,
+    Threshold,
+    examples,
+)
+from app.models.budget import ContextBudget, Pressure
 from app.models.calibration import Estimate
 from app.models.usage import ReportItem, TokenUsage, UsageFigures, UsageRow
 
@@ -57,6 +65,21 @@ class UsageRequest(RequestSchema):
     build_id: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
     """`build_id` of the build, which stands for format, model, epoch, `through_seq` and
     `status`: best for estimates."""
+
+
+class Reading(ResponseSchema):
+    """A budget with its pressure; all null without a known context window."""
+
+    budget: ContextBudget | None
+    """The context window and its use."""
+    pressure: Pressure | None
+    """The highest level reached."""
+    notice: bool | None
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None
+    """The next threshold ahead."""
+    tokens_to_next: int | None
+    """Tokens left until then."""
 
 
 class UsageAnswer(Reading):

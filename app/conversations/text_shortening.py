@@ -20,13 +20,15 @@ from dataclasses import dataclass, replace
 
 from app.blobs.blobs import encode
 from app.blobs.preview import GREP, READ_BYTES, READ_LINES
+from app.blobs.stored_output import message_ref
 from app.common import json_text
+from app.conversations.messages.row import LogRow
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import ShortenedMessage
-from app.formats import labels
+from app.formats import LOG_PROVIDER, labels
 from app.formats.message import File, Image, Message, Part, Reasoning, Role, Text, ToolCall
-from app.formats.registry import openai_chat
 from app.models.tokens import CountText, count_message
+from app.prompt.resolved_settings import ResolvedSettings
 
 MESSAGES_SHORTENED = "messages_shortened"
 """The step of a build that shortened messages, and the reason why an epoch ended."""
@@ -135,12 +137,40 @@ def shortened_to(
             break
         short = ShortenedMessage(seq, shown - shown // 2, shown // 2, 0)
         preview = shortened_preview(message, short, ref).message
-        tokens = count_message(openai_chat.adapt(preview), count).visible
+        tokens = count_message(LOG_PROVIDER.adapt(preview), count).visible
         if tokens <= max_tokens:
             return replace(short, tokens=tokens)
         shrunk = math.floor(shown * _SHRINK * max_tokens / tokens)
         shown = shrunk if shrunk < shown else -1
     return None
+
+
+def shortened_messages(
+    rows: Sequence[LogRow], max_tokens: Mapping[int, int], resolved: ResolvedSettings
+) -> list[ShortenedMessage]:
+    """Return messages shortened to their maximum of tokens, which `max_tokens` has by seq.
+
+    A message that is large for another reason than its texts is left out.
+    """
+    max_bytes = resolved.policy.tool_output.max_message_bytes
+    shortened = (
+        shortened_to(
+            row.message(),
+            row.seq,
+            message_ref(row.id, row.seq),
+            max_tokens[row.seq],
+            max_bytes,
+            resolved.count,
+        )
+        for row in rows
+    )
+    return [message for message in shortened if message is not None]
+
+
+def reader_tool_tokens(resolved: ResolvedSettings, included: Sequence[str] = ()) -> int:
+    """Return the tokens of the tools that read a cut message, without those in `included`."""
+    missing = (name for name in resolved.agent_tools(READER_TOOLS) if name not in included)
+    return resolved.agent_tool_tokens(tuple(missing))
 
 
 def shortened_preview(

@@ -4,9 +4,9 @@
    the lock of the head, which orders both, so that each becomes visible in order and without gaps.
 2. A cursor is a position in both sequences. It is the id of an event and identifies exactly the
    events before it, for every process and at any time.
-3. A page merges both sequences by time; within each the order is that of the numbers. Streams poll
-   the newest cursors. NOTIFY is not used: it takes one lock for all commits of a database, appends
-   included, and a transaction pooler does not support it.
+3. A page merges both sequences by time; within each the order is that of the numbers
+   [events.order]. Streams poll the newest cursors. NOTIFY is not used: it takes one lock for all
+   commits of a database, appends included, and a transaction pooler does not support it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
    is missing.
 3. A pin protects a message from compaction and from tool result clearing. It does not keep a
    message in the active window: an older message, or one before a clear, is not shown. The pin of a
-   restored message has effect again.
+   restored message has effect again. [pins.not-in-window]
 """
 
 from __future__ import annotations

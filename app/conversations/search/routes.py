@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from app.conversations.search.service import MAX_HITS, SearchPlace
+from app.conversations.search.service import MAX_HITS
 from app.formats.message import Role
 from app.http import cursors
 from app.http.cursors import Page
@@ -66,26 +66,19 @@ async def search_messages(
     cursor.
     """
     digest = cursors.digest_of(q, agent_id)
-    after = None
-    if cursor:
-        at, conversation_id, before_seq = cursors.decode_search(cursor, digest)
-        after = SearchPlace((at, conversation_id), before_seq)
+    after = cursors.decode_search(cursor, digest) if cursor else None
     hits, end = await services(request).search.page_of_all(
         tenant_of(request), q, agent_id, after, limit
     )
     next_cursor = None
     if end is not None:
-        at, conversation_id = end.place
-        next_cursor = cursors.encode(
-            "search", digest, at.isoformat(), conversation_id, end.before_seq
-        )
+        at, conversation_id, before_seq = end
+        next_cursor = cursors.encode("search", digest, at.isoformat(), conversation_id, before_seq)
     public_ids = await services(request).conversation_keys.public_ids_of(
-        tenant_of(request), {hit.conversation_id for hit in hits}
+        tenant_of(request), {key for key, _, _ in hits}
     )
     data = [
-        SearchHit.of(
-            hit.message, conversation_id=public_ids[hit.conversation_id], snippet=hit.excerpt
-        )
-        for hit in hits
+        SearchHit.of(message, conversation_id=public_ids[key], snippet=snippet)
+        for key, message, snippet in hits
     ]
     return SearchPage(data=data, next_cursor=next_cursor)

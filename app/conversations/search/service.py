@@ -15,10 +15,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page, Place
+from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
 from app.conversations.listing import ConversationFilter
 from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages
@@ -29,7 +30,7 @@ from app.conversations.search.ranking import EXCERPT_CHARS, excerpt, ranked, sco
 from app.conversations.search.words import Query, operand, places_of, query_from, question_terms
 from app.conversations.settings_resolver import SettingsResolver
 from app.database.connections import Statement
-from app.database.sql import limits, page_of, read
+from app.database.sql import limits, page_of
 from app.repositories import Database
 
 MAX_HITS: Final = 100
@@ -82,36 +83,12 @@ _MESSAGES = f"""
 MESSAGES = Statement(bounded_messages(_MESSAGES, "number", "conversation_id"))
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A row of the index that matches."""
-
-    conversation_id: str
-    first_seq: int
-    sizes: tuple[int, ...]
-    words: str
-
-    @property
-    def past(self) -> int:
-        """The seq after its last message."""
-        return self.first_seq + len(self.sizes)
-
-
-@dataclass(frozen=True, slots=True)
-class SearchPlace:
-    """Where a page ends: before a seq of the conversation at `place`; then come older ones."""
-
-    place: Place
-    before_seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A message that matches, with an excerpt around the words."""
-
-    conversation_id: str
-    message: StoredMessage
-    excerpt: str
+Block = tuple[str, int, Sequence[int], str]
+"""A row of the index: its conversation, first seq, sizes and words."""
+SearchPlace = tuple[datetime, str, int]
+"""Where a page ends: before a seq of a conversation with this creation time, or older ones."""
+Hit = tuple[str, StoredMessage, str]
+"""A conversation, a message of it that matches, and an excerpt around the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +162,9 @@ class SearchService:
         `/query/q` for an invalid query.
         """
         query, found = query_from(query_text), list[tuple[str, StoredMessage]]()
-        before: Place | None = None
-        last_id, before_seq, candidates = "", _ANY, 0
+        before, last_id, before_seq, candidates = None, "", _ANY, 0
         if after is not None:
-            (at, last_id), before_seq = after.place, after.before_seq
+            at, last_id, before_seq = after
             # The next id: so the list begins with the conversation itself, if it is still there.
             before = at, str(UUID(int=UUID(last_id).int + (before_seq > 1)))
         for _ in range(0, MAX_CONVERSATIONS, _CONVERSATIONS_READ):
@@ -196,23 +172,22 @@ class SearchService:
                 places, list_end = await session.conversation_list.places(
                     tenant_id, ConversationFilter(agent_id=agent_id), before, _CONVERSATIONS_READ
                 )
-            place_of = {place[1]: place for place in places}
-            seqs = (0, before_seq if next(iter(place_of), None) == last_id else _ANY)
-            async with aclosing(
-                self._candidates(query, [*place_of], seqs, -1, limit, _READ_BOUND)
-            ) as read:
+            created = {conversation_id: at for at, conversation_id in places}
+            seqs = (0, before_seq if last_id in [*created][:1] else _ANY)
+            candidates_read = self._candidates(query, [*created], seqs, -1, limit, _READ_BOUND)
+            async with aclosing(candidates_read) as read:
                 async for conversation_id, message, matches in read:
                     candidates += 1
                     if matches:
                         found.append((conversation_id, message))
                     if len(found) == limit or candidates == MAX_CANDIDATES:
-                        end = SearchPlace(place_of[conversation_id], message.seq)
+                        end = (created[conversation_id], conversation_id, message.seq)
                         return await asyncio.to_thread(_hits, query, found), end
             before = places[-1] if places else list_end
             if before is None:
-                return await asyncio.to_thread(_hits, query, found), None
-        assert before is not None
-        return await asyncio.to_thread(_hits, query, found), SearchPlace(before, 0)
+                break
+        rest = None if before is None else (*before, 0)
+        return await asyncio.to_thread(_hits, query, found), rest
 
     async def _candidates(
         self,
@@ -241,9 +216,10 @@ class SearchService:
                 places = places[read:]
             if len(blocks) < _BLOCKS_READ:
                 return
-            last = blocks[-1]
-            conversation_ids = conversation_ids[conversation_ids.index(last.conversation_id) :]
-            seqs = (last.past - 1, seqs[1]) if step > 0 else (seqs[0], last.first_seq)
+            key, first_seq, sizes, _ = blocks[-1]
+            conversation_ids = conversation_ids[conversation_ids.index(key) :]
+            last_seq = first_seq + len(sizes) - 1
+            seqs = (last_seq, seqs[1]) if step > 0 else (seqs[0], first_seq)
 
     async def _blocks(
         self,
@@ -265,7 +241,7 @@ class SearchService:
                 step=step,
                 limit=limit,
             )
-        return [read(Block, row) for row in rows]
+        return [(str(row["conversation_id"]), *row[1:]) for row in rows]
 
     async def _messages(
         self, places: Sequence[tuple[str, int]], bound: Bound
@@ -323,11 +299,10 @@ def _places(
 ) -> list[tuple[str, int]]:
     """Return where the messages with the words of a query are, in the order of a search."""
     return [
-        (block.conversation_id, seq)
-        for block in blocks
-        for place in sorted(query.places(block.words), reverse=step < 0)
-        if seqs[0] < (seq := block.first_seq + place - 1) < seqs[1]
-        or block.conversation_id != first_id
+        (key, seq)
+        for key, first_seq, _, words in blocks
+        for place in sorted(query.places(words), reverse=step < 0)
+        if seqs[0] < (seq := first_seq + place - 1) < seqs[1] or key != first_id
     ]
 
 
@@ -344,7 +319,7 @@ def _checked(
 def _hits(query: Query, found: Iterable[tuple[str, StoredMessage]]) -> list[Hit]:
     weights = dict.fromkeys(query.terms, 1.0)
     return [
-        Hit(key, message, excerpt("\n".join(texts_of(message)), weights)) for key, message in found
+        (key, message, excerpt("\n".join(texts_of(message)), weights)) for key, message in found
     ]
 
 
@@ -354,10 +329,10 @@ def _scores(
     """Return the weights of a question's terms, and the scores of the best messages."""
     postings: dict[str, list[int]] = {term: [] for term in terms}
     sizes: dict[int, int] = {}
-    for block in blocks:
-        sizes |= enumerate(block.sizes, block.first_seq)
-        for term, places in places_of(terms, block.words).items():
-            postings[term] += [block.first_seq + place - 1 for place in places]
+    for _, first_seq, block_sizes, words in blocks:
+        sizes |= enumerate(block_sizes, first_seq)
+        for term, places in places_of(terms, words).items():
+            postings[term] += [first_seq + place - 1 for place in places]
     weights = weights_of(postings, head_seq if len(blocks) < MAX_BLOCKS else len(sizes))
     return weights, scores_of(postings, weights, sizes, head_seq)
 

@@ -17,22 +17,18 @@ from functools import cache
 from typing import Any
 
 import asyncpg
-import httpx
 import pytest
 import pytest_asyncio
 
 import app
 from app.database.connections import PLANNING, Statement
 from app.database.tables import CONVERSATION_TABLES, TABLES
-from app.main import create_app
-from app.settings import Settings
-from tests.api.talk import append, calling, new_conversation, result, user
-from tests.conftest import CITUS, Server, started
+from tests.conftest import CITUS, Server
 
 pytestmark = pytest.mark.one_server
 
 KEY = "conversation_id"
-BY_TENANT = {"creations", "tenant_usage"}
+BY_TENANT = {"tenant_usage"}
 """Tables that the script distributes by the tenant; every table without a key is on each node."""
 
 
@@ -200,51 +196,6 @@ async def test_statements_touch_one_shard(planner: Any) -> None:
         elif KEY in statement.names:
             assert shards <= {f"${statement.names.index(KEY) + 1}"}, name
     assert spread == SPREAD
-
-
-@pytest_asyncio.fixture
-async def recorded(settings: Settings, ran: list[str]) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an app whose statements are noted."""
-    async with started(create_app(settings)) as client:
-        yield client
-
-
-async def live(client: httpx.AsyncClient, path: str) -> None:
-    """Do to a conversation what an agent does again and again."""
-    await append(client, path, user("look"), calling("c1"), result("c1", "x" * 9_000))
-    at = {"timestamp": "2026-01-01T00:00:00Z"}
-    await append(client, path, user("again") | at, calling("c2"), result("c2", "short"))
-    for known in ({}, {"format": "anthropic"}):
-        answer = await client.post(f"{path}/context", json=known)
-        assert answer.status_code == 200, answer.text
-    usage = {"usage": {"prompt_tokens": 90, "completion_tokens": 5}, "model": "gpt-4o"}
-    answer = await client.post(f"{path}/usage", json=usage)
-    assert answer.status_code == 200, answer.text
-    ref = (await client.get(f"{path}/blobs")).json()["data"][0]["id"]
-    for place in (f"blobs/{ref}", f"blobs/{ref}/content", f"blobs/{ref}/lines"):
-        answer = await client.get(f"{path}/{place}")
-        assert answer.status_code == 200, (place, answer.text)
-    answer = await client.get(f"{path}/events?follow=false&last_event_id=0.0")
-    assert answer.status_code == 200
-    answer = await client.post(f"{path}/compact", json={})
-    assert answer.status_code == 200, answer.text
-
-
-async def test_the_hot_path_touches_one_shard(recorded: httpx.AsyncClient, ran: list[str]) -> None:
-    """Architecture, storage: what an append, a build and the like run is checked, and confined.
-
-    With an agent, a build asks what its other conversations do, and nothing else.
-    """
-    names = {statement.sql: name.partition("[")[0] for name, statement in statements().items()}
-    await recorded.post("/v1/agents", json={"agent_id": "a", "name": "A"})
-    with_agent = {"agent_id": "a", "policy": {"status_preamble": "auto"}}
-    for settings, beyond in (({}, set()), (with_agent, {"ACTIVITIES"})):
-        path = await new_conversation(recorded, **settings)
-        ran.clear()
-        await live(recorded, path)
-        used = {names[sql] for sql in ran}
-        assert {name.rpartition(".")[2] for name in used & SPREAD} == beyond
-        assert {"conversations.messages.repository.APPEND", "context.repository.READ"} <= used
 
 
 def test_the_script_places_every_table_once() -> None:

@@ -13,7 +13,6 @@ KEPT = {
     # What is the tenant's own, not an agent's or a conversation's.
     "models",
     "calibrations",
-    "creations",
     "tenants",
     "api_keys",
     "tenant_usage",
@@ -41,7 +40,7 @@ async def test_deleting_an_agent_leaves_no_row(
     await full_conversation(client, agent_id)
     before = await rows(database_url)
     empty = {name for name, count in before.items() if not count}
-    assert empty <= {"blob_uploads", "compaction_leases", "snapshot_messages"}
+    assert empty <= {"blob_uploads", "compaction_leases"}
     answer = await client.delete(f"/v1/agents/{agent_id}")
     assert answer.status_code == 200, answer.text
     after = await rows(database_url)

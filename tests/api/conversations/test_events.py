@@ -1,6 +1,6 @@
 """`/v1/conversations/{id}/events` over real HTTP: streamed, resumed, bounded, left in time.
 
-[events.resume]
+[events.resume, events.order]
 """
 
 from __future__ import annotations

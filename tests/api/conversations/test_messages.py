@@ -241,20 +241,6 @@ async def test_concurrent_writers_with_one_expected_seq(client: httpx.AsyncClien
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 7
 
 
-async def test_without_a_known_context_window(settings: Settings) -> None:
-    """Appends answer nulls, and builds name the missing setting."""
-    async with started(create_app(settings.model_copy(update={"default_model": None}))) as client:
-        for model in (None, "nobody-knows-this"):
-            path = await new_conversation(client, model=model)
-            appended = await append(client, path, user("hi"))
-            assert appended["pressure"] is None and appended["budget"] is None
-            reading = (await client.get(f"{path}/budget")).json()
-            assert set(reading.values()) == {None}
-            answer = await client.post(f"{path}/context")
-            assert answer.status_code == 422
-            assert answer.json()["code"] in {"CONTEXT_LIMIT_UNKNOWN", "VALIDATION_ERROR"}
-
-
 weird_text = st.text(st.characters(codec=None), max_size=20)
 weird_json = st.recursive(
     st.none() | st.booleans() | st.integers() | weird_text,

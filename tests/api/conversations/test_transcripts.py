@@ -171,22 +171,6 @@ async def test_search_finds_compacted_messages(client: httpx.AsyncClient) -> Non
         assert [item["seq"] for item in await read(client, path, q=query)] == seqs, query
 
 
-async def test_pages_of_matches(client: httpx.AsyncClient) -> None:
-    """Matches have the cursors, orders and bounds of the transcript. [search.words, api.lists]"""
-    path = await new_conversation(client)
-    await append(client, path, *(user("odd" if number % 2 else "even") for number in range(1, 20)))
-    odd = list(range(1, 20, 2))
-    for order, bounds, expected in (
-        ("asc", {}, odd),
-        ("desc", {}, odd[::-1]),
-        ("asc", {"after_seq": 3, "before_seq": 11}, [5, 7, 9]),
-        ("desc", {"after_seq": 3, "before_seq": 11}, [9, 7, 5]),
-    ):
-        for limit in (1, 3, 50):
-            query = {"q": "odd", "order": order, "limit": limit, **bounds}
-            assert [item["seq"] for item in await read_all(client, path, **query)] == expected
-
-
 # --- messages and pages ---------------------------------------------------------------------
 
 

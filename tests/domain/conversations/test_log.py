@@ -17,17 +17,11 @@ from app.blobs.offloading import restore_result
 from app.common import json_text
 from app.common.errors import UnpairedToolResult
 from app.conversations.messages.draft import Draft, make_drafts
-from app.conversations.messages.row import (
-    MAX_OPEN_CALLS,
-    NO_CALLS,
-    BatchShape,
-    Calls,
-    batch_shape,
-    parse_stored,
-)
-from app.formats.compactions import is_compaction, without_compactions
-from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text, clean
-from app.formats.registry import openai_chat
+from app.conversations.messages.row import NO_CALLS, BatchShape, Calls, batch_shape, parse_stored
+from app.formats import LOG_PROVIDER
+from app.formats.media import clean
+from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text
+from app.formats.provider_items import is_compaction, without_compactions
 from app.models.tokens import count_payload_messages
 from tests.domain.histories import (
     ANTHROPIC,
@@ -134,14 +128,6 @@ def test_a_result_answers_an_open_call_once() -> None:
     assert [draft.call_ids for draft in twice.drafts[1::2]] == [("a",), ("a#2",)]
 
 
-def test_old_calls_are_closed_once_there_are_many() -> None:
-    """The state of a log is bounded [log.open-calls]."""
-    many = [made(role, *calls) for n in range(300) for role, calls in ((A, [str(n)]), (U, []))]
-    shape = batch_shape(many, NO_CALLS)
-    assert shape is not None
-    assert list(shape.opened) == [str(n) for n in range(300 - MAX_OPEN_CALLS, 300)]
-
-
 def original_of(entry: Draft, format: FormatName) -> Any:
     """Return the message of a draft, from its body and its blobs."""
     body = entry.body.decode()
@@ -192,14 +178,12 @@ def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
             message = left
         if message.parts == (Text(EMPTY_MESSAGE),) and message.role is Role.ASSISTANT:
             continue  # of reasoning alone nothing is sent
-        items = [openai_chat.render(message)]
-        media = openai_chat.render_media(message)
-        items += [media] if media is not None else []
+        items = LOG_PROVIDER.render(LOG_PROVIDER.for_payload(message))
         assert count_payload_messages(CHAT, items, third) == row.tokens
         labels = [
-            p for p in openai_chat.adapt(message).parts if isinstance(p, Text) and p.stands_for
+            p for p in LOG_PROVIDER.adapt(message).parts if isinstance(p, Text) and p.stands_for
         ]
-        assert row.has_media == (media is not None or bool(labels))
+        assert row.has_media == (len(items) > 1 or bool(labels))
         if not row.has_media:
             shown = {"role", "content", "tool_calls", "tool_call_id", "name"}
             assert {k: v for k, v in json_text.loads(row.text).items() if k in shown} == items[0]
@@ -213,7 +197,8 @@ ANSWER = {"functionResponse": {"name": "read_file", "response": {"output": ""}}}
 def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog) -> None:
     """A fragment is stored exactly where the body itself cannot be sent as it is."""
     for format, made_ in drafts_of(log):
-        sent = openai_chat.render(clean(parse_stored(made_.body, format)))
+        message = clean(parse_stored(made_.body, format))
+        sent = LOG_PROVIDER.wire(LOG_PROVIDER.for_payload(message))
         if format is GEMINI:  # an answer without an id is known by its place
             continue
         if made_.fragment is None:
@@ -234,18 +219,3 @@ def test_results_of_one_message_have_numbered_ids() -> None:
     made_ = make_drafts(raw, ANTHROPIC, third, "")
     assert [entry.id for entry in made_] == ["m1", "m1#1"]
     assert [entry.call_ids for entry in made_] == [("a",), ("b",)]
-
-
-def test_grouped_items_have_the_id_and_time_of_the_first() -> None:
-    """Several Responses items are one message."""
-    first = {"type": "reasoning", "id": "rs_1", "summary": [], "timestamp": "2026-01-01T00:00:00Z"}
-    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
-    (made_,) = make_drafts({"role": "assistant", "output": [first, call]}, RESPONSES, third, "")
-    assert (made_.id, made_.timestamp) == ("rs_1", "2026-01-01T00:00:00Z")
-    assert (made_.role, made_.call_ids, made_.call_names) == (A, ("c",), ("f",))
-    again = make_drafts(
-        {"role": "assistant", "output": [first, call], "id": "m1"}, RESPONSES, third, ""
-    )
-    assert again[0].id == "m1"
-    (nameless,) = make_drafts({**call, "id": "x" * 300}, RESPONSES, third, "")
-    assert nameless.id is None

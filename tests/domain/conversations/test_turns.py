@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversations.turns import (
-    MAX_PLACEHOLDER_TOKENS,
     Entry,
     call_groups,
-    entry,
     find_safe_boundary,
     group_boundary_after,
     group_boundary_before,
@@ -27,17 +25,6 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 def legal_cuts(items: list[Entry]) -> list[int]:
     """Return by brute force every cut that leaves results with their calls."""
     return [i for i in range(len(items) + 1) if i == len(items) or i == 0 or not items[i].joins]
-
-
-def test_only_large_results_can_be_trimmed() -> None:
-    """A trimmed result costs a placeholder; other messages are never trimmed.
-
-    [budget.fitting-order]
-    """
-    assert entry(1, T, 5000, pinned=True).placeholder_tokens == 5000
-    assert entry(1, T, 5000).placeholder_tokens == MAX_PLACEHOLDER_TOKENS
-    assert entry(1, T, 5).placeholder_tokens == 5
-    assert entry(1, U, 5000).placeholder_tokens == 5000
 
 
 @given(entries(), st.integers(-3, 60))

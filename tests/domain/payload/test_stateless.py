@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
-from app.context.stateless import assemble, estimate_tokens, plan_build, require_messages
-from app.context.stateless_schemas import Ends
-from app.conversations.compaction_results import ContextState
+from app.context.stateless import (
+    Ends,
+    assemble,
+    estimate_tokens,
+    needs_compression,
+    plan_build,
+    require_messages,
+)
+from app.conversations.compaction_receipt import ContextState
 
 POLICY = Ends(compression_threshold=0.7)
 
@@ -37,6 +43,13 @@ def test_cx_t1_under_threshold_returns_full_history() -> None:
     assert plan_build(messages, None, 286, POLICY) is None  # floor(200.2) = 200
 
 
+def test_cx_t2_over_threshold_triggers_compression() -> None:
+    """Over floor(max x threshold) the middle must be compressed. [stateless.rule]"""
+    messages = conversation(20)
+    assert needs_compression(messages, 285, POLICY)  # floor(199.5) = 199
+    assert plan_build(messages, None, 285, POLICY) == range(5, 15)
+
+
 def test_cx_t3_top_5_messages_always_preserved() -> None:
     """The first five messages stand unchanged before the summary. [stateless.rule]"""
     messages = conversation(20)
@@ -47,6 +60,11 @@ def test_cx_t4_bottom_5_messages_always_preserved() -> None:
     """The last five messages stand unchanged after the summary. [stateless.rule]"""
     messages = conversation(20)
     assert assemble(messages, "s", POLICY)[6:] == messages[-5:]
+
+
+def test_cx_t5_cached_summary_reused_when_valid() -> None:
+    """A state for exactly the middle saves the model call. [stateless.cached-state]"""
+    assert plan_build(conversation(20), state(), 100, POLICY) == "so far"
 
 
 def test_cx_t6_cache_invalidated_when_middle_grows() -> None:
@@ -68,12 +86,25 @@ def test_cx_t8_token_estimation_reasonable_accuracy() -> None:
     assert abs(estimate_tokens([{"role": "user", "content": text}]) - real) <= real / 3
 
 
+def test_cx_nt1_build_context_with_zero_limit() -> None:
+    """A limit that is not positive is refused in the documented words. [stateless.errors]"""
+    for limit in (0, -1):
+        with pytest.raises(ValidationError, match=r"^Context limit must be positive$"):
+            plan_build(conversation(20), None, limit, POLICY)
+
+
 def test_cx_nt2_compress_with_empty_messages() -> None:
     """Nothing to compress is refused in the documented words. [stateless.errors]"""
     with pytest.raises(ValidationError, match=r"^Conversation has no messages$"):
         require_messages([])
     with pytest.raises(ValidationError, match=r"^Conversation has no messages$"):
         plan_build([], None, 100, POLICY)
+
+
+def test_too_few_messages_are_never_compressed() -> None:
+    """With no middle the full history goes out, however large. [strategy.sandwich]"""
+    assert plan_build(conversation(10, 1000), None, 10, POLICY) is None
+    assert plan_build(conversation(11, 1000), None, 10, POLICY) == range(5, 6)
 
 
 def test_a_state_of_another_strategy_is_not_used() -> None:
@@ -99,6 +130,12 @@ def test_a_state_of_another_strategy_is_not_used() -> None:
 def test_estimates_are_a_quarter_of_the_bytes(content: object, tokens: int) -> None:
     """UTF-8 bytes of the text / 4, floored per message. [tokens.counters]"""
     assert estimate_tokens([{"role": "user", "content": content}]) == tokens
+
+
+def test_no_preserved_bottom_keeps_nothing_after_the_summary() -> None:
+    """A preserved range may be empty. [strategy.sandwich]"""
+    policy = Ends(preserve_top=0, preserve_bottom=0)
+    assert [m["role"] for m in assemble(conversation(3), "s", policy)] == ["system"]
 
 
 @given(

@@ -100,6 +100,16 @@ async def test_a_summary_wholly_outside_the_window_is_not_shown(harness: Harness
     assert await harness.receipts.state(TENANT, cid) is None
 
 
+async def test_a_pinned_message_leaves_the_window(harness: Harness) -> None:
+    """A pin does not keep it there [pins.not-in-window]."""
+    cid = await agents_conversation(harness, 3600)
+    await harness.append(cid, user("old"), says("pinned"))
+    await harness.pin(cid, 2)
+    harness.clock.pass_seconds(4000)
+    await harness.append(cid, user("new"))
+    assert await shown(harness, cid) == ["new"]
+
+
 class Story:
     """A plain model of the window: which of the log's groups are shown."""
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -20,7 +19,7 @@ from app.conversations.messages.schemas import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
 from tests.domain.histories import raw_logs
-from tests.services.fakes import CHAT, TENANT, Harness, asks, result, says, user
+from tests.services.fakes import CHAT, TENANT, Harness, result, says, user
 
 
 async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
@@ -146,17 +145,6 @@ async def test_a_refused_batch_stores_no_section(harness: Harness) -> None:
     assert isinstance(first, AppendAnswer)
     assert again == json.loads(json_text.dumps(first))
     assert first.system_section == "system"
-
-
-async def test_of_two_concurrent_results_one_is_stored(harness: Harness) -> None:
-    """The other is refused [log.pairing]."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("hi"), asks("a"))
-    answers = await asyncio.gather(
-        *(harness.append(cid, result("a", f"{n}")) for n in range(3)), return_exceptions=True
-    )
-    assert sum(isinstance(answer, UnpairedToolResult) for answer in answers) == 2
-    assert (await harness.stored(cid)).state.head_seq == 3
 
 
 async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness) -> None:

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
-from app.conversations.messages import transcripts
 from app.conversations.messages.stored_results import Content, Original
 from app.conversations.messages.transcripts import PINS, RECEIPTS
 from app.conversations.turns import group_boundary_before
@@ -68,11 +67,6 @@ async def read(harness: Harness, conversation_id: str) -> list[Original]:
         TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=1000
     )
     return await harness.transcripts.with_visibility(TENANT, conversation, page, Content.AUTO)
-
-
-async def visibilities_of(harness: Harness, conversation_id: str) -> list[Visibility]:
-    """Return the visibility of each message of a conversation."""
-    return [visibility_of(item) for item in await read(harness, conversation_id)]
 
 
 def visibility_of(item: Original) -> Visibility:
@@ -215,9 +209,9 @@ async def check(story: Story) -> None:
     for seq, mark in found.items():
         if mark.compaction_id is None:
             continue
-        receipt = await harness.receipts.get(TENANT, conversation_id, mark.compaction_id)
-        assert receipt.status != "undone"
-        made, view = receipt.compaction.made, receipt.compaction.view
+        receipt = await harness.receipt(conversation_id, mark.compaction_id)
+        assert receipt.undone_at is None
+        made, view = receipt.made, receipt.view
         match mark.state:
             case State.SUMMARISED:
                 told = [part for each in made for part in (each.span, *each.sources)]
@@ -230,27 +224,6 @@ async def check(story: Story) -> None:
     assert all(
         conversation.state.window.holds(seq) for seq, mark in found.items() if mark.restored_at
     )
-
-
-async def test_long_chains_of_compactions(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Older receipts are read as far as a page needs them, up to a bound."""
-    cid = await harness.conversation({"strategy": "tree_summary"})
-    made = []
-    for _ in range(6):
-        await harness.talk(cid, 2, 120)
-        assert (await harness.compact(cid)).compacted
-        made.append((await harness.receipt(cid)).compaction_id)
-    found = await visibilities_of(harness, cid)
-    assert all(mark.is_explained for mark in found)
-    assert {mark.compaction_id for mark in found} > {made[-1]}
-    monkeypatch.setattr(transcripts, "RECEIPT_BATCHES", (1, 1))
-    near = await visibilities_of(harness, cid)
-    assert {mark.compaction_id for mark in near if mark.compaction_id} <= {*made[-3:]}
-    assert [mark.state for mark in near] == [mark.state for mark in found]
-    for mark, whole in zip(near, found, strict=True):
-        assert mark == whole or mark.compaction_id is None
 
 
 # --- what it costs --------------------------------------------------------------------------
