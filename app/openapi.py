@@ -42,7 +42,7 @@ budget, and nothing is ever lost.
   definitions.
 - Errors are `application/problem+json` with a stable `code`; `errors[]` names the places.
 - Lists accept `limit` and `cursor`, and return `{data, next_cursor}`.
-- An `Idempotency-Key` makes appends and creations safe to retry.
+- An `Idempotency-Key` makes appends safe to retry, an id of your own creations.
 - Every response has an `X-Request-Id`: the one of the request, or a new one. Logs have it too.
 - If API keys exist, each request needs one: `Authorization: Bearer ctx_…`. Resources of another
   tenant are a `404`.

@@ -43,7 +43,7 @@ from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.json_text import MESSAGE_LIMITS
 from app.formats import PROVIDERS
-from app.formats.media_parts import media_type_of
+from app.formats.media import media_type_of
 from app.formats.message import File, FormatName, Image, Message, Part, Text
 from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 

@@ -7,8 +7,13 @@ from dataclasses import dataclass, replace
 from app.common import json_text
 from app.common.errors import Conflict, NotFound
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import PROVIDER_ITEM_SUMMARY, Compaction, Failure
-from app.conversations.compaction_results import ContextState
+from app.compaction.schemas import Receipt
+from app.conversations.compaction_receipt import (
+    PROVIDER_ITEM_SUMMARY,
+    Compaction,
+    ContextState,
+    Failure,
+)
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import EventType
 from app.conversations.lookup import lock_conversation
@@ -19,14 +24,6 @@ from app.conversations.view import overlap, spans_through
 from app.conversations.views import kept_seqs, kept_with_pins
 from app.conversations.windows.service import ActiveWindows, view_state_of
 from app.repositories import Database, Repositories
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """A receipt with its status: active, superseded or undone."""
-
-    compaction: Compaction
-    status: str
 
 
 @dataclass(eq=False, repr=False)
@@ -85,9 +82,8 @@ class ReceiptService:
                 session, tenant_id, conversation_id
             )
             page = await session.contexts.compactions(conversation_id, limit, before, bound)
-        return Page(
-            (_with_status(conversation, receipt) for receipt in page), has_more=page.has_more
-        )
+        active_id = conversation.state.compaction_id
+        return Page((Receipt.of(receipt, active_id) for receipt in page), has_more=page.has_more)
 
     async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
         """Return one receipt; raises NotFound."""
@@ -96,7 +92,7 @@ class ReceiptService:
                 session, tenant_id, conversation_id
             )
             receipt = await _receipt(session, conversation_id, compaction_id)
-        return _with_status(conversation, receipt)
+        return Receipt.of(receipt, conversation.state.compaction_id)
 
     async def expand(
         self,
@@ -184,10 +180,3 @@ async def _receipt(session: Repositories, conversation_id: str, compaction_id: s
     if receipt is None:
         raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
     return receipt
-
-
-def _with_status(conversation: Conversation, receipt: Compaction) -> Receipt:
-    if receipt.undone_at is not None:
-        return Receipt(receipt, "undone")
-    is_active = conversation.state.compaction_id == receipt.compaction_id
-    return Receipt(receipt, "active" if is_active else "superseded")

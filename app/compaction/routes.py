@@ -9,19 +9,16 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
-from app.compaction import receipts
 from app.compaction.schemas import (
     CompactionRequest,
     Job,
-    MadeSummary,
     Receipt,
     ReceiptPage,
     Strategy,
     StrategyList,
-    range_of,
 )
 from app.compaction.strategies import STRATEGIES
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import CompactResult
 from app.conversations.messages.routes import transcript
 from app.conversations.messages.schemas import MessagePage
 from app.http import cursors, errors
@@ -96,8 +93,7 @@ async def list_compactions(
     page = await services(request).receipts.page(
         tenant_of(request), conversation_id, limit, before, page_bound(request)
     )
-    data = [_shown(receipt) for receipt in page]
-    return ReceiptPage.by_id("compactions", page, data, "compaction_id")
+    return ReceiptPage.by_id("compactions", page, list(page), "compaction_id")
 
 
 @router.get(f"{_PATH}/compactions/{{compaction_id}}", summary="Read a receipt", tags=_TAGS)
@@ -106,8 +102,7 @@ async def get_compaction(
 ) -> Receipt:
     """Return one receipt: what was hidden, what stands for it, and what it cost."""
     receipt_id = _compaction_id_from(compaction_id)
-    receipt = await services(request).receipts.get(tenant_of(request), conversation_id, receipt_id)
-    return _shown(receipt)
+    return await services(request).receipts.get(tenant_of(request), conversation_id, receipt_id)
 
 
 @router.get(
@@ -155,8 +150,7 @@ async def undo_compaction(
     by 5 % of the window, as long as it fits.
     """
     receipt_id = _compaction_id_from(compaction_id)
-    receipt = await services(request).receipts.undo(tenant_of(request), conversation_id, receipt_id)
-    return _shown(receipt)
+    return await services(request).receipts.undo(tenant_of(request), conversation_id, receipt_id)
 
 
 @router.get("/v1/jobs/{job_id}", summary="Read a job", tags=_TAGS)
@@ -207,19 +201,3 @@ def _compaction_id_from(text: str) -> str:
     if not UUID.fullmatch(text):
         raise NotFound(f"No compaction {text!r}", {"compaction_id": text})
     return text.lower()
-
-
-def _shown(receipt: receipts.Receipt) -> Receipt:
-    compaction, view = receipt.compaction, receipt.compaction.view
-    made = {summary: summary for summary in compaction.made}  # with what a view does not store
-    return Receipt.of(
-        compaction,
-        status=receipt.status,
-        hidden_range=range_of(compaction.hidden_span),
-        kept=view.unhidden_seqs,
-        cleared_through=view.results_cleared_through,
-        retain=view.retain,
-        note=view.note,
-        summaries=[MadeSummary.of_summary(made.get(each, each)) for each in view.summaries],
-        made=[MadeSummary.of_summary(each) for each in compaction.made],
-    )

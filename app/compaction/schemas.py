@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from app.conversations.compaction_receipt import Trigger
-from app.conversations.compaction_results import CompactResult
+from app.common.answers import answer
+from app.conversations.compaction_receipt import (
+    FACTS,
+    Compaction,
+    CompactionFacts,
+    CompactResult,
+    Trigger,
+)
 from app.conversations.view import SectionCount, Span, Summary
 from app.http.cursors import Page
 from app.http.errors import ProblemAnswer
@@ -67,7 +74,9 @@ class MadeSummary(ResponseSchema):
         )
 
 
-class Receipt(ResponseSchema):
+@answer()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt(CompactionFacts):
     """The immutable record of one compaction; tokens are of the whole payload."""
 
     compaction_id: str
@@ -79,10 +88,6 @@ class Receipt(ResponseSchema):
     replaced it."""
     trigger: Trigger
     """Why it ran."""
-    strategy: StrategyName
-    """The strategy that planned it."""
-    strategies_run: list[str]
-    """The steps that ran, in order."""
     hidden_range: tuple[int, int]
     """Seqs that it hides, the end excluded; their messages can be read in full."""
     kept: Sequence[int]
@@ -99,40 +104,30 @@ class Receipt(ResponseSchema):
     """The summaries the context shows, in order."""
     made: list[MadeSummary]
     """The summaries that this compaction made; a tree may have merged some of them."""
-    before_tokens: int
-    """Tokens of the payload before."""
-    after_tokens: int
-    """Tokens of the payload after."""
-    before_msg_count: int
-    """Messages of the payload before."""
-    after_msg_count: int
-    """Messages of the payload after."""
-    summary_tokens: int
-    """Tokens of the messages that stand for the range."""
-    model: str | None
-    """Model that summarised; null when none was needed."""
-    prompt_hash: str | None
-    """Hash of the prompt without the conversation."""
-    calls: int
-    """Calls of a model, failed ones included."""
-    input_tokens: int
-    """Input tokens of the calls, as the provider counts them."""
-    output_tokens: int
-    """Output tokens of the calls."""
-    cached_tokens: int
-    """The part of `input_tokens` that was read from the provider's cache."""
-    target_tokens: int | None
-    """The target that was asked for; null where the policy decided."""
-    cost_usd: float | None
-    """Price of the calls, null where unknown."""
-    duration_ms: int
-    """How long it took."""
-    degraded: list[str]
-    """What was not available, such as `summariser_unavailable`."""
     created_at: datetime
     """When it was applied."""
     undone_at: datetime | None
     """When it was undone."""
+
+    @classmethod
+    def of(cls, receipt: Compaction, active_id: str | None) -> Receipt:
+        """Return the receipt of a conversation in which another one may be active."""
+        view, is_active = receipt.view, receipt.compaction_id == active_id
+        status: Any = "active" if is_active else "superseded"
+        made = {summary: summary for summary in receipt.made}  # with what a view does not store
+        same = (*FACTS, "compaction_id", "parent_id", "trigger", "created_at", "undone_at")
+        return cls(
+            status="undone" if receipt.undone_at is not None else status,
+            hidden_range=range_of(receipt.hidden_span),
+            kept=view.unhidden_seqs,
+            cleared_through=view.results_cleared_through,
+            summary=receipt.summary,
+            retain=view.retain,
+            note=view.note,
+            summaries=[MadeSummary.of_summary(made.get(each, each)) for each in view.summaries],
+            made=[MadeSummary.of_summary(each) for each in receipt.made],
+            **{name: getattr(receipt, name) for name in same},
+        )
 
 
 def range_of(span: Span) -> tuple[int, int]:

@@ -27,12 +27,14 @@ from app.compaction.run import COUNTED, SUMMARISER_UNAVAILABLE, CompactionRun, E
 from app.compaction.schemas import CompactionRequest
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
-from app.conversations.compaction_receipt import Compaction, Trigger, ViewState
-from app.conversations.compaction_results import (
+from app.conversations.compaction_receipt import (
     UNOBSERVED,
+    Compaction,
     CompactionPending,
     CompactResult,
     Observer,
+    Trigger,
+    ViewState,
     result_of,
     unchanged,
 )

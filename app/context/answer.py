@@ -14,7 +14,7 @@ from app.common.errors import Gone, NotFound
 from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
 from app.context.view import read_rows, rendered_rows
-from app.conversations.compaction_results import Observer
+from app.conversations.compaction_receipt import Observer
 from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, parse_build_id
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
@@ -25,7 +25,7 @@ from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.budget import measure, pressure_status
 from app.models.calibration import estimate_of
-from app.payload.payload_items import MisplacedBreakpoint, PayloadItems, StablePoint
+from app.payload.assembler import MisplacedBreakpoint, PayloadItems, StablePoint
 from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories
 

@@ -47,8 +47,7 @@ from app.context.state import (
 )
 from app.context.view import choose_view
 from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
-from app.conversations.compaction_receipt import is_shown_with
-from app.conversations.compaction_results import UNOBSERVED, CompactResult, unchanged
+from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
 from app.conversations.epochs import (
     BuildId,
     Epoch,

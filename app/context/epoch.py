@@ -18,7 +18,7 @@ from app.conversations.sent_media import MEDIA_LEFT_OUT
 from app.conversations.text_shortening import MESSAGES_SHORTENED
 from app.conversations.view import View, minus
 from app.formats import PROVIDERS
-from app.formats.reasoning_families import GEMINI, binds_reasoning
+from app.formats.reasoning import GEMINI, binds_reasoning
 
 
 @dataclass(frozen=True, slots=True)

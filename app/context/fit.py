@@ -38,7 +38,7 @@ from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
 from app.conversations.budget_status import is_suspended
-from app.conversations.compaction_results import CompactionPending
+from app.conversations.compaction_receipt import CompactionPending
 from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
 from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
 from app.conversations.text_shortening import (

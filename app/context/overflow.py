@@ -11,7 +11,7 @@ from app.compaction.reduction import view_after_overflow
 from app.context.fit import shorten_messages
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import render_view
-from app.conversations.compaction_results import CompactResult, unchanged
+from app.conversations.compaction_receipt import CompactResult, unchanged
 from app.conversations.sent_media import cut_after_refusal
 from app.conversations.text_shortening import MIN_SHORTENED_TOKENS, largest_text
 from app.conversations.turns import Entry

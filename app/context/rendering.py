@@ -19,12 +19,11 @@ import orjson
 from app.common.answers import answer
 from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
-from app.formats.base import Provider
+from app.formats.base import Provider, RequestFields, System, SystemPrompt
 from app.formats.message import FormatName
-from app.formats.requests import RequestFields, System, SystemPrompt
 from app.models.limits import O200K
-from app.payload.assembler import MAX_BREAKPOINTS
-from app.payload.payload_items import (
+from app.payload.assembler import (
+    MAX_BREAKPOINTS,
     BreakpointPosition,
     PayloadItems,
     StablePoint,

@@ -34,7 +34,7 @@ from app.context.schemas import (
     StateShown,
 )
 from app.context.usage_schemas import Reading
-from app.conversations.compaction_results import CompactResult, ContextState
+from app.conversations.compaction_receipt import CompactResult, ContextState
 from app.conversations.messages.row import Append
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName

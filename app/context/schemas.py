@@ -11,8 +11,7 @@ from pydantic import Field
 from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
 from app.context.usage_schemas import UsageAnswer, UsageRequest
-from app.conversations.compaction_receipt import Failure
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import CompactResult, Failure
 from app.conversations.messages.schemas import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (

@@ -23,7 +23,7 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
-from app.conversations.compaction_results import UNOBSERVED, CompactResult, Observer
+from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, Observer
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
@@ -43,8 +43,7 @@ from app.conversations.views import (
 from app.conversations.windows.service import ActiveWindows
 from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
-from app.payload.assembler import Assembler
-from app.payload.payload_items import PayloadItems
+from app.payload.assembler import Assembler, PayloadItems
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.common.errors import ValidationError
-from app.conversations.compaction_results import ContextState
+from app.conversations.compaction_receipt import ContextState
 
 STRATEGY = "sandwich"
 

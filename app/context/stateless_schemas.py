@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 from app.common.answers import answer
 from app.common.schema_errors import NAME_PATTERN
 from app.context.stateless import Ends
-from app.conversations.compaction_results import ContextState
+from app.conversations.compaction_receipt import ContextState
 from app.formats.message import FormatName
 from app.http.cursors import Page
 from app.http.fields import (

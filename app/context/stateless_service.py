@@ -27,10 +27,11 @@ from app.context.stateless_schemas import (
     TokenCount,
     TokensRequest,
 )
-from app.conversations.compaction_results import ContextState
+from app.conversations.compaction_receipt import ContextState
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of
-from app.formats.message import FormatName, Message, clean
+from app.formats.media import clean
+from app.formats.message import FormatName, Message
 from app.models.budget import scaled
 from app.models.calibration import Calibration, estimate_of, safety_margin
 from app.models.limits import INEXACT_MARGIN, Models

@@ -23,11 +23,11 @@ from app.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, Vali
 from app.common.texts import sendable
 from app.compaction.schemas import CompactionRequest
 from app.compaction.service import CompactionService
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import CompactResult
 from app.conversations.search.service import SearchService
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
-from app.formats.tool_calls import arguments_object
+from app.formats.tools import arguments_object
 from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader

@@ -1,13 +1,17 @@
-"""What compactions did: receipts, failures, and the view they leave."""
+"""What compactions did: receipts, results, failures, and the view they leave."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
+from typing import Protocol
 
 from app.common.answers import answer
 from app.conversations.view import Span, Summary, View
+from app.policy.policy import StrategyName
 
 
 class Trigger(StrEnum):
@@ -28,48 +32,71 @@ PROVIDER_ITEM_SUMMARY = "[summarised by the provider, in an item that only its m
 """The stored summary of a receipt whose provider's item has no readable text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compaction:
+@answer()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionFacts:
+    """What a compaction did; tokens are of the whole payload. One column stores it."""
+
+    strategy: str = StrategyName.SANDWICH
+    """The strategy that planned it."""
+    strategies_run: tuple[str, ...] = ()
+    """The steps that ran, in order."""
+    before_tokens: int = 0
+    """Tokens of the payload before."""
+    after_tokens: int = 0
+    """Tokens of the payload after."""
+    before_msg_count: int = 0
+    """Messages of the payload before."""
+    after_msg_count: int = 0
+    """Messages of the payload after."""
+    summary_tokens: int = 0
+    """Tokens of the messages that stand for the hidden range."""
+    hidden_tokens: int = 0
+    """Tokens of the log that the context does not show."""
+    hidden_messages: int = 0
+    """Messages of the log that the context does not show."""
+    model: str | None = None
+    """Model that summarised; `extractive` is built in. Null when no summary was made."""
+    prompt_hash: str | None = None
+    """Hash of the prompt without the conversation."""
+    calls: int = 0
+    """Calls of a model, failed ones included."""
+    input_tokens: int = 0
+    """Input tokens of the calls, as the provider counts them."""
+    output_tokens: int = 0
+    """Output tokens of the calls."""
+    cached_tokens: int = 0
+    """The part of `input_tokens` that was read from the provider's cache."""
+    target_tokens: int | None = None
+    """The target that was asked for; null where the policy decided."""
+    cost_usd: float | None = None
+    """Price of the calls, null where unknown."""
+    duration_ms: int = 0
+    """How long it took."""
+    degraded: tuple[str, ...] = ()
+    """What it lacks: `summariser_unavailable` where there is no summary of messages that were
+    left out although the policy asks for one; `provider_compaction_unavailable` where a build
+    made a summary because the provider has no compaction of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction(CompactionFacts):
     """The receipt of one compaction.
 
     - `hidden_span` is the whole hidden range, and `view` what is shown instead.
     - `made` are the summaries that this compaction made. The view may also have older summaries,
       or have merged a new one into another.
-    - `strategy` is the strategy that ran, `policy_strategy` the one of the policy at that time. A
-      view with a provider's item has `provider` instead: it does not depend on the policy.
-    - `model` is None without model calls. Of `input_tokens` it read `cached_tokens` from its
-      provider's cache.
-    - `degraded` lists what the compaction did without. `target_tokens` were asked for by its
-      caller, None where the policy decided.
-    - The conversation's state takes `hidden_tokens`, `hidden_messages` and `summary_tokens`.
+    - `policy_strategy` is the strategy of the policy at that time. A view with a provider's item
+      has `provider` instead: it does not depend on the policy.
     """
 
     compaction_id: str
     parent_id: str | None
     trigger: str
-    strategy: str
     policy_strategy: str
-    strategies_run: tuple[str, ...]
     hidden_span: Span
     view: View
     made: tuple[Summary, ...] = ()
-    summary_tokens: int = 0
-    hidden_tokens: int = 0
-    hidden_messages: int = 0
-    before_tokens: int = 0
-    after_tokens: int = 0
-    before_msg_count: int = 0
-    after_msg_count: int = 0
-    model: str | None = None
-    prompt_hash: str | None = None
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = None
-    duration_ms: int = 0
-    degraded: tuple[str, ...] = ()
-    cached_tokens: int = 0
-    target_tokens: int | None = None
     created_at: datetime | None = None
     undone_at: datetime | None = None
 
@@ -84,10 +111,48 @@ class Compaction:
         return is_shown_with(self.policy_strategy, strategy)
 
 
-_COLUMNS = {"compaction_id", "parent_id", "trigger", "policy_strategy", "hidden_span"}
-_COLUMNS |= {"view", "made", "created_at", "undone_at"}
-FACTS = {field.name: str(field.type) for field in fields(Compaction) if field.name not in _COLUMNS}
+@answer()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactResult(CompactionFacts):
+    """What a compaction did, or why it did nothing."""
+
+    compacted: bool = False
+    """Whether the context changed."""
+    reason: str | None = None
+    """Why nothing was done."""
+    compaction_id: str | None = None
+    """Id of the receipt."""
+    summary_range: tuple[int, int] | None = None
+    """Seqs the summary stands for."""
+    estimated: bool = False
+    """Whether `after_tokens` is an estimate: a dry run does not call the model, and assumes a
+    summary of `summary_tokens`. Without a model it is exact."""
+
+
+FACTS = {field.name: str(field.type) for field in fields(CompactionFacts)}
 """The fields of a receipt that no statement reads, with their types: one column stores them."""
+
+
+def result_of(receipt: Compaction) -> CompactResult:
+    """Return the result of a compaction that was applied."""
+    span = receipt.hidden_span if receipt.view.summaries else None
+    return CompactResult(
+        compacted=True,
+        compaction_id=receipt.compaction_id,
+        summary_range=(span.start, span.end) if span is not None else None,
+        **{name: getattr(receipt, name) for name in FACTS},
+    )
+
+
+def unchanged(reason: str, tokens: int, messages: int) -> CompactResult:
+    """Return the result where the history stays as it is."""
+    return CompactResult(
+        reason=reason,
+        before_tokens=tokens,
+        after_tokens=tokens,
+        before_msg_count=messages,
+        after_msg_count=messages,
+    )
 
 
 def is_shown_with(policy_strategy: str | None, strategy: str) -> bool:
@@ -96,6 +161,25 @@ def is_shown_with(policy_strategy: str | None, strategy: str) -> bool:
     [strategy.change-drops-summary]
     """
     return policy_strategy in (None, strategy, Trigger.PROVIDER)
+
+
+class CompactionPending:
+    """Another compaction of the conversation is running; a build does not wait for it."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class ContextState:
+    """A summary and the range it stands for."""
+
+    strategy: str
+    """The strategy that made it."""
+    summary: str
+    """Its text."""
+    summary_range: tuple[int, int]
+    """Seqs that it stands for, or indices of sent messages, the end excluded."""
+    compressed_at: str
+    """When it was made, ISO 8601."""
 
 
 @answer()
@@ -134,3 +218,28 @@ class ViewState:
     hidden_tokens: int
     hidden_messages: int
     kept_seqs: tuple[int, ...] = ()
+
+
+class Observer(Protocol):
+    """Is told how much happened and how, never what was said; these methods ignore it."""
+
+    def appended(self, messages: int, tokens: int) -> None:
+        """Hear of an append that stored so many messages of so many tokens."""
+        return
+
+    def built(self, format: str, pressure: str, *, is_delta: bool, is_degraded: bool) -> None:
+        """Hear of a payload."""
+        return
+
+    def compacting(
+        self, trigger: str, strategy: str
+    ) -> AbstractContextManager[Callable[[CompactResult], None]]:
+        """Watch a compaction, whose result the block tells; what the block raises ended it."""
+        return nullcontext(lambda _result: None)
+
+
+class _Nobody(Observer):
+    """The observer of processes without telemetry."""
+
+
+UNOBSERVED: Observer = _Nobody()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from app.common import json_text
-from app.conversations.compaction_receipt import Compaction, ViewState
-from app.conversations.compaction_results import CompactResult, result_of
+from app.conversations.compaction_receipt import Compaction, CompactResult, ViewState, result_of
 from app.conversations.events.events import EventType
 from app.repositories import Repositories
 

@@ -35,7 +35,6 @@ from app.http.dependencies import (
     AgentPath,
     ConversationPath,
     Cursor,
-    IdempotencyKey,
     Limit,
     agent_id_from,
     by_caller,
@@ -70,14 +69,12 @@ agents_router = APIRouter(route_class=WireRoute, tags=["agents"])
     response_model=ShownConversation,
     responses=problems_of(Conflict),
 )
-async def create_conversation(
-    request: Request, body: ConversationCreate, idempotency_key: IdempotencyKey = None
-) -> Response:
+async def create_conversation(request: Request, body: ConversationCreate) -> Response:
     """Create an empty conversation; its own settings override those of its agent.
 
-    `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
+    `409` when the id is taken: with an id of your own a creation can be sent again safely.
     """
-    made = await services(request).conversations.create(tenant_of(request), body, idempotency_key)
+    made = await services(request).conversations.create(tenant_of(request), body)
     shown = ShownConversation(**conversation_fields(request, made))
     return Json(shown, 201, headers={"Location": path_of(made.public_id)})
 
@@ -174,14 +171,12 @@ async def clear_conversation(
     response_model=ShownAgent,
     responses=problems_of(Conflict),
 )
-async def create_agent(
-    request: Request, body: AgentCreate, idempotency_key: IdempotencyKey = None
-) -> Response:
+async def create_agent(request: Request, body: AgentCreate) -> Response:
     """Create an agent; its conversations inherit its settings.
 
-    `409` when the id is taken, or when the `Idempotency-Key` was used with another body.
+    `409` when the id is taken: with an id of your own a creation can be sent again safely.
     """
-    agent = await services(request).agents.create(tenant_of(request), body, idempotency_key)
+    agent = await services(request).agents.create(tenant_of(request), body)
     headers = {"Location": f"/v1/agents/{agent.agent_id}"}
     return Json(_shown_agent(request, agent), 201, headers=headers)
 

@@ -28,7 +28,6 @@ from app.conversations.conversation import (
 )
 from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter
 from app.conversations.lookup import (
-    find_key,
     free_key,
     get_agent,
     get_conversation,
@@ -47,7 +46,6 @@ from app.conversations.schemas import (
 )
 from app.conversations.settings_resolver import SettingsResolver
 from app.policy.policy import Policy
-from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
 from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
 from app.tenancy.retention import lock_expired
@@ -75,10 +73,8 @@ class _ResourceService(ABC, Generic[Resource, _New]):
     _delete_objects: DeleteConversationObjects
     _check_model: Callable[[str, str], None]
 
-    async def create(
-        self, tenant_id: str, new: _New, idempotency_key: str | None = None
-    ) -> Resource:
-        """Create one; a repeated idempotency key returns the first.
+    async def create(self, tenant_id: str, new: _New) -> Resource:
+        """Create one.
 
         Raises Conflict when the id is taken, ValidationError for an unknown agent or an invalid
         policy.
@@ -87,22 +83,10 @@ class _ResourceService(ABC, Generic[Resource, _New]):
         given_id: str | None = getattr(new, id_name)
         resource_id = given_id or self._new_id()
         async with self._database.transaction() as repositories:
-            if idempotency_key is not None:
-                request = [self.kind, new.model_dump(exclude_unset=True)]
-                made = await claim_idempotency_key(
-                    repositories, tenant_id, idempotency_key, request, resource_id
-                )
-                if made is not None:
-                    try:
-                        key = await self._key_of(repositories, tenant_id, made)
-                        return await self._get(repositories, tenant_id, key)
-                    except NotFound:
-                        message = "What the Idempotency-Key created has been deleted"
-                        raise Conflict(message, {id_name: made}) from None
-            stored_key = await self._add(repositories, tenant_id, resource_id, new)
-            if stored_key is None:
+            key = await self._add(repositories, tenant_id, resource_id, new)
+            if key is None:
                 raise Conflict(f"The id {resource_id!r} is taken", {id_name: resource_id})
-            return await self._get(repositories, tenant_id, stored_key)
+            return await self._get(repositories, tenant_id, key)
 
     async def get(self, tenant_id: str, resource_id: str) -> Resource:
         """Return one; raises NotFound."""
@@ -154,10 +138,6 @@ class _ResourceService(ABC, Generic[Resource, _New]):
         self, repositories: Repositories, tenant_id: str, resource_id: str, new: _New
     ) -> str | None:
         """Store a resource with an id and return its key, None when the id is taken."""
-
-    async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
-        """Return the key of the resource that callers know by this id; raises NotFound."""
-        return resource_id
 
     def _checked(self, request: SettingsCreate | SettingsPatch, *levels: str) -> Policy:
         """Return the policy of stored settings; raises ValidationError for an invalid one.
@@ -394,12 +374,6 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
         get = lock_conversation if lock else get_conversation
         return await get(repositories, tenant_id, resource_id, self._resolver.default_model)
 
-    async def _key_of(self, repositories: Repositories, tenant_id: str, resource_id: str) -> str:
-        key = await find_key(repositories, tenant_id, resource_id)
-        if key is None:
-            raise NotFound.conversation(resource_id)
-        return key
-
     async def _add(
         self, repositories: Repositories, tenant_id: str, resource_id: str, new: ConversationCreate
     ) -> str | None:
@@ -439,21 +413,3 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
         if agent is None:
             raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
         return agent
-
-
-async def claim_idempotency_key(
-    repositories: Repositories, tenant_id: str, key: str, request: Any, resource_id: str
-) -> str | None:
-    """Claim an idempotency key for a creation.
-
-    Returns the id of the resource that an equal request created before, None for a new key.
-    Raises Conflict when the key was used with another request. Call it first in the transaction
-    of the creation: a creation that fails then releases the key.
-    """
-    request_hash = digest(json_text.dumps(request))
-    if await repositories.tenants.add_creation(tenant_id, key, request_hash, resource_id):
-        return None
-    stored = await repositories.tenants.find_creation(tenant_id, key)
-    if stored is None or stored[0] != request_hash:
-        raise Conflict("The Idempotency-Key was used with another body")
-    return stored[1]

@@ -25,9 +25,8 @@ from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import ShortenedMessage
-from app.formats import labels
+from app.formats import LOG_PROVIDER, labels
 from app.formats.message import File, Image, Message, Part, Reasoning, Role, Text, ToolCall
-from app.formats.registry import openai_chat
 from app.models.tokens import CountText, count_message
 from app.prompt.resolved_settings import ResolvedSettings
 
@@ -138,7 +137,7 @@ def shortened_to(
             break
         short = ShortenedMessage(seq, shown - shown // 2, shown // 2, 0)
         preview = shortened_preview(message, short, ref).message
-        tokens = count_message(openai_chat.adapt(preview), count).visible
+        tokens = count_message(LOG_PROVIDER.adapt(preview), count).visible
         if tokens <= max_tokens:
             return replace(short, tokens=tokens)
         shrunk = math.floor(shown * _SHRINK * max_tokens / tokens)

@@ -31,8 +31,8 @@ from app.conversations.view import (
     union,
 )
 from app.formats import PROVIDERS
-from app.formats.compactions import encrypted_bytes, is_requested, readable_summary
 from app.formats.message import FormatName, Reasoning, Role
+from app.formats.provider_items import encrypted_bytes, is_requested, readable_summary
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy
 from app.prompt.resolved_settings import ResolvedSettings

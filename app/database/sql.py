@@ -75,8 +75,7 @@ def read(kind: type[_Kind], row: Any, **given: Any) -> _Kind:
 
     Ids become text and arrays tuples.
     """
-    names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]
-    for name in names:
+    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
         if name not in given:
             value = row[name]
             given[name] = tuple(value) if type(value) is list else plain(value)

@@ -2,7 +2,7 @@
 
 Tables of one conversation begin their primary key with `conversation_id`, so that they can be
 distributed by it [storage.conversation-key]; `agents`, `agent_versions`, `models`, `calibrations`,
-`creations`, `snapshots`, `tenants`, `tenant_usage` and `api_keys` are small
+`snapshots`, `tenants`, `tenant_usage` and `api_keys` are small
 enough to be reference tables.
 JSON is stored as text, so that it is returned byte for byte [log.identical-strings].
 
@@ -286,15 +286,6 @@ CREATE TABLE idempotency_keys (
     PRIMARY KEY (conversation_id, key)
 );
 CREATE INDEX idempotency_keys_by_age ON idempotency_keys USING brin (created_at);
-
-CREATE TABLE creations (
-    tenant_id text,
-    key text,
-    request_hash text NOT NULL,
-    resource_id text NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (tenant_id, key)
-);
 
 CREATE TABLE compactions (
     conversation_id uuid,

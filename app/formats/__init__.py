@@ -1,19 +1,74 @@
-"""The providers and their wire formats: a module or folder for each, and what they share.
+"""The providers by the name of their format: a module for each, and what they share.
 
-`base` says what a provider is, `registry` finds one by the name of its format.
+`base` says what a provider is. A type of part that no provider lists is accepted: providers add
+types, and a part is replayed to its own provider unchanged.
 """
 
 from __future__ import annotations
 
-from app.formats.registry import PROVIDERS, with_request_pointers
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from app.common.errors import Problem, ValidationError
+from app.formats.anthropic import Anthropic
+from app.formats.base import Provider
+from app.formats.gemini import Gemini
+from app.formats.media import is_mcp
+from app.formats.message import FormatName
+from app.formats.openai_chat import OpenAIChat
+from app.formats.openai_responses import OpenAIResponses
 from app.formats.tools import ToolCategory, ToolDefinition, parse_tool, tool_from, tools_of
 
 __all__ = [
+    "LOG_PROVIDER",
     "PROVIDERS",
     "ToolCategory",
     "ToolDefinition",
     "parse_tool",
+    "require_own",
     "tool_from",
     "tools_of",
     "with_request_pointers",
 ]
+
+LOG_PROVIDER: Final = OpenAIChat()
+"""The provider of the format of the log."""
+PROVIDERS: Final[dict[FormatName, Provider]] = {
+    provider.name: provider for provider in (LOG_PROVIDER, OpenAIResponses(), Anthropic(), Gemini())
+}
+_GROUPED = re.compile(r"(.*?)/(\d+)/output/(\d+)(.*)", re.DOTALL)
+
+
+def with_request_pointers(error: ValidationError) -> ValidationError:
+    """Return an error about joined items with JSON pointers to the items of the request."""
+
+    def pointer_of(match: re.Match[str]) -> str:
+        return f"{match[1]}/{int(match[2]) + int(match[3])}{match[4]}"
+
+    problems = (
+        Problem(_GROUPED.sub(pointer_of, problem.pointer), problem.detail)
+        for problem in error.problems
+    )
+    return ValidationError(error.detail, problems=tuple(problems))
+
+
+def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
+    """Raise ValidationError at a part of another format, which no payload could have."""
+    for part_pointer, part in _parts(raw, pointer):
+        kind = part.get("type") if not is_mcp(part) else None
+        owners = [item.name for item in PROVIDERS.values() if kind in item.part_types]
+        if owners and format not in owners:
+            named = " or ".join(owners)
+            detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
+            raise ValidationError.at(f"{part_pointer}/type", detail)
+
+
+def _parts(raw: Mapping[str, Any], pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield an object and the parts inside it, each with its JSON pointer."""
+    yield pointer, raw
+    for key in ("content", "parts", "output"):
+        items = raw.get(key)
+        for index, part in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(part, Mapping):
+                yield from _parts(part, f"{pointer}/{key}/{index}")

@@ -2,24 +2,24 @@
 
 1. A wire user message with k tool results is k tool messages and one user message with the rest.
    The results must come first. `split` cuts the raw message in the same way and loses nothing.
-2. `render` returns the wire role and blocks, since one wire message may hold several neutral ones.
+2. `render` returns blocks, since one wire message may hold several neutral ones.
 3. Thinking is replayed verbatim, at its place among the blocks, or is left out.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from app.common import json_text
 from app.common.texts import sendable
-from app.formats import base64_media, json_fields, labels, media_parts, tool_calls
-from app.formats.base import Original, without
-from app.formats.base64_media import PDF
-from app.formats.json_fields import Fields
+from app.formats import json_fields, labels, media
+from app.formats.base import AgentCall, Compaction, RequestFields, System, SystemPrompt
+from app.formats.json_fields import Fields, text_in, without_nulls
+from app.formats.media import PDF
 from app.formats.message import (
     File,
     FormatName,
@@ -32,10 +32,9 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.reasoning_families import ANTHROPIC
-from app.formats.requests import AgentCall, Compaction, RequestFields, System, SystemPrompt
+from app.formats.reasoning import ANTHROPIC
 from app.formats.shared import BlockProvider
-from app.formats.tools import ToolDefinition, wire_fields
+from app.formats.tools import ToolDefinition, arguments_object, wire_fields, with_own_ids
 
 _TITLES = {
     "char_location": ("document_title",),
@@ -45,13 +44,10 @@ _TITLES = {
     "search_result_location": ("title",),
 }
 """The title of each type of citation, which is required and may be null."""
-_THINKING = ("thinking", "redacted_thinking")
 _THRESHOLD_BETA = "compact-2026-01-12"
 _REQUESTED_BETA = "compact-2026-09-04"
 MIN_THRESHOLD = 50_000
 """The smallest threshold that Anthropic takes, in tokens of the input."""
-_PAIRING = ("caller", "toolset_name")
-"""Fields of calls that belong to the pair of call and result."""
 
 
 class Anthropic(BlockProvider):
@@ -71,17 +67,19 @@ class Anthropic(BlockProvider):
     needs_tools = True
     compacting_families = ((ANTHROPIC,),)
     image_types = ("image/jpeg", "image/png", "image/gif", "image/webp")
+    linked_fields = ("toolset_name",)
+    not_counted = ("type", "text", "cache_control")
 
     def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
         """Read one wire message as one or more neutral ones."""
         message = Fields(raw, pointer)
         match message.get("role"):
             case "user":
-                return self._parse_user(list(_blocks(message)))
+                return self._parse_user(_blocks(message))
             case "assistant" | "system" as name:
                 role = Role(name)
                 parts = (self._parse_part(block, role) for block in _blocks(message))
-                return (Message(role, tool_calls.with_own_ids(parts)),)
+                return (Message(role, with_own_ids(parts)),)
             case role:
                 json_fields.refuse_role(role, pointer, "user, assistant, system")
 
@@ -104,26 +102,24 @@ class Anthropic(BlockProvider):
         return Message(Role.TOOL, parts, call_id, is_error=is_error, **beside)
 
     def _parse_part(self, block: Fields, role: Role) -> Part:
-        if role is not Role.ASSISTANT and (of_mcp := media_parts.read_mcp(block)) is not None:
+        if role is not Role.ASSISTANT and (of_mcp := media.read_mcp(block)) is not None:
             return of_mcp
         match block.filled_text("type"), role:
             case "text", _:
                 return self._parse_text(block)
-            case "image", _:
-                return self._parse_image(block)
-            case "document", _:
-                return self._parse_document(block)
+            case "image" | "document" as kind, _:
+                return self._parse_media(block, is_image=kind == "image")
             case "tool_use", Role.ASSISTANT:
                 call_id, name = block.filled_text("id"), block.text("name")
                 given = block.object("input").json() if block.get("input") is not None else {}
                 beside = block.beside(self.name, "id", "name", "input")
                 return ToolCall(call_id, name, json_fields.compact(given), **beside)
-            case (("thinking" | "redacted_thinking"), Role.ASSISTANT):
-                is_redacted = block.raw["type"] == "redacted_thinking"
-                text = block.text("data" if is_redacted else "thinking")
-                if is_redacted or block.optional_text("signature"):
-                    return Reasoning("" if is_redacted else text, block.json(), self.name)
-                return Reasoning(text)
+            case "redacted_thinking", Role.ASSISTANT:
+                block.text("data")
+                return Reasoning("", block.json(), self.name)
+            case "thinking", Role.ASSISTANT:
+                text, is_signed = block.text("thinking"), block.optional_text("signature")
+                return Reasoning(text, block.json(), self.name) if is_signed else Reasoning(text)
             case "compaction", Role.ASSISTANT:  # a failed one has null instead of its summary
                 for key in ("content", "encrypted_content", "signature"):
                     block.optional_text(key)
@@ -134,57 +130,44 @@ class Anthropic(BlockProvider):
 
     def _parse_text(self, block: Fields) -> Text:
         text = block.text("text")
-        if not without(block.raw, "type", "text", "cache_control"):
+        if not self._extra_fields(Text(text), block.raw):
             return Text(text)
         original = self._opaque(block).block
         if isinstance(citations := original.get("citations"), list):
             cited = [
-                json_fields.without_nulls(each, _TITLES.get(json_fields.text_in(each, "type"), ()))
+                without_nulls(each, _TITLES.get(text_in(each, "type"), ()))
                 for each in citations
                 if isinstance(each, Mapping)
             ]
             original = {**original, "citations": cited}
         return Text(text, original, self.name)
 
-    def _opaque(self, block: Fields) -> Opaque:
+    def _opaque(self, block: Fields, *excluded: str) -> Opaque:
         """Keep a block but for cache breakpoints, which each payload places itself, and nulls."""
-        return Opaque(_without_breakpoints(json_fields.without_nulls(block.json())), self.name)
+        return Opaque(_without_breakpoints(without_nulls(block.json())), self.name)
 
-    def _parse_image(self, block: Fields) -> Image | Opaque:
-        source = block.object("source")
+    def _parse_media(self, block: Fields, *, is_image: bool) -> Image | File | Opaque:
+        source, name = block.object("source"), None if is_image else block.optional_text("title")
+        media_type = source.optional_text("media_type")
+        found: Image | File
         match source.filled_text("type"):
             case "base64":
-                media_type = source.optional_text("media_type")
-                image = Image(media_type=media_type, data=source.filled_text("data"))
-            case "url":
-                image = media_parts.image_from_url(source.filled_text("url"), f"{source.at}/url")
-            case _:
-                return self._opaque(block)
-        return replace(image, **block.beside(self.name, "source"))
-
-    def _parse_document(self, block: Fields) -> File | Opaque:
-        source = block.object("source")
-        name, media_type = block.optional_text("title"), source.optional_text("media_type")
-        match source.filled_text("type"):
-            case "base64":
-                file = File(media_type=media_type, data=source.filled_text("data"), name=name)
-            case "text":
-                file = File(media_type=media_type, text=source.text("data"), name=name)
+                data = source.filled_text("data")
+                found = Image(media_type, data) if is_image else File(media_type, data, name=name)
+            case "url" if is_image:
+                found = media.image_from_url(source.filled_text("url"), f"{source.at}/url")
             case "url":
                 url = source.filled_text("url")
-                inline = base64_media.split_data_url(url)
-                file = File(*inline, name=name) if inline else File(url=url, name=name)
-            case "file":
-                file = File(file_id=source.filled_text("file_id"), name=name, format=self.name)
+                inline = media.split_data_url(url)
+                found = File(*inline, name=name) if inline else File(url=url, name=name)
+            case "text" if not is_image:
+                found = File(media_type=media_type, text=source.text("data"), name=name)
+            case "file" if not is_image:
+                found = File(file_id=source.filled_text("file_id"), name=name, format=self.name)
             case _:
                 return self._opaque(block)
-        return replace(file, **block.beside(self.name, "source", "title"))
-
-    def is_sent(self, part: Part) -> bool:
-        """Return whether a part may be sent: of reasoning only blocks that Anthropic made."""
-        if not isinstance(part, Reasoning):
-            return True
-        return part.format is self.name and part.block is not None
+        known = ("source",) if is_image else ("source", "title")
+        return replace(found, **block.beside(self.name, *known))
 
     def _arranged(self, parts: list[Part], message: Message) -> list[Part]:
         """Leave out thinking at the end, which the provider refuses [anthropic.latest-thinking].
@@ -202,12 +185,12 @@ class Anthropic(BlockProvider):
 
     def _adapt_image(self, image: Image) -> Image | Text:
         if image.data is None:
-            return image if base64_media.is_web_url(image.url) else labels.label_for(image)
+            return image if media.is_web_url(image.url) else labels.label_for(image)
         return super()._adapt_image(image)
 
     def _adapt_file(self, file: File) -> File | Text:
         if file.data is not None:
-            media_type = media_parts.media_type_of(file) or ""
+            media_type = media.media_type_of(file) or ""
             if media_type == PDF:
                 return file if file.media_type == PDF else replace(file, media_type=PDF)
             text = ""
@@ -218,41 +201,29 @@ class Anthropic(BlockProvider):
             return read if text.strip() else labels.label_for(file)
         has_text = file.text is not None and bool(file.text.strip())
         is_uploaded = file.file_id is not None and file.format is self.name
-        is_sendable = has_text or is_uploaded or base64_media.is_web_url(file.url)
+        is_sendable = has_text or is_uploaded or media.is_web_url(file.url)
         return file if is_sendable else labels.label_for(file)
 
     def render(
-        self,
-        message: Message,
-        ids: Mapping[str, str] = tool_calls.NO_IDS,
-        *,
-        keep_reasoning: bool = False,
-    ) -> tuple[Literal["user", "assistant"], list[dict[str, Any]]]:
-        """Render a clean message as a wire role and its blocks.
-
-        With `keep_reasoning`, thinking blocks that Anthropic made are replayed verbatim
-        [anthropic.latest-thinking].
-        """
-        message = self.adapt(message, ids)
-        blocks = [
-            self._wire_block(part)
-            for part in message.parts
-            if not isinstance(part, Reasoning) or (keep_reasoning and self.is_sent(part))
-        ]
-        while blocks and blocks[-1]["type"] in _THINKING:
-            blocks.pop()
-        if message.role is Role.ASSISTANT:
-            return "assistant", blocks
+        self, message: Message, call: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Render a message as its blocks, a result as one block."""
+        blocks = [self._wire_block(part) for part in message.parts]
         if message.role is not Role.TOOL:
-            return "user", blocks
+            return blocks
         is_text = len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
         content = blocks[0]["text"] if is_text else blocks
         result = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
         result |= {"is_error": True} if message.is_error else {}
-        return "user", [result | self.beside(message)]
+        return [result | self.beside(message)]
 
-    def _function(self, tool: ToolDefinition) -> dict[str, Any]:
-        return wire_fields(tool, "input_schema", strict=tool.strict)
+    def rendered_calls(self, pieces: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """List the linked fields of the client's calls."""
+        return [
+            {key: block[key] for key in self.linked_fields if key in block}
+            for block in pieces
+            if block["type"] == "tool_use"
+        ]
 
     def _wire_block(self, part: Part) -> dict[str, Any]:
         match part:
@@ -267,7 +238,7 @@ class Anthropic(BlockProvider):
                 document = {"type": "document", "source": self._source(part)} | title
                 return document | self.beside(part)
             case ToolCall():
-                arguments = tool_calls.arguments_object(part.arguments) or {}
+                arguments = arguments_object(part.arguments) or {}
                 use = {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
                 return use | self.beside(part)
             case Reasoning() | Opaque():
@@ -282,8 +253,13 @@ class Anthropic(BlockProvider):
             return {"type": "file", "file_id": part.file_id}
         return {"type": "url", "url": part.url}
 
-    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
-        return without(block, "type", "text", "cache_control")
+    def wire(self, message: Message) -> dict[str, Any]:
+        """Return a whole wire message, one of the system as such."""
+        wire = super().wire(message)
+        return wire | {"role": "system"} if message.role is Role.SYSTEM else wire
+
+    def _function(self, tool: ToolDefinition) -> dict[str, Any]:
+        return wire_fields(tool, "input_schema", strict=tool.strict)
 
     def system(self, prompt: SystemPrompt, marked: Collection[int]) -> System:
         """Return a block per section, so that any of them can have a breakpoint."""
@@ -337,37 +313,20 @@ class Anthropic(BlockProvider):
         call.expect_type("tool_use")
         return AgentCall(call.filled_text("id"), call, "input")
 
-    def result(
-        self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
-    ) -> dict[str, Any]:
-        """Return a user message with one result, which has a flag for errors."""
-        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id, "content": text}
-        block |= {"is_error": True} if is_error else {}
-        return {"role": "user", "content": [block]}
-
-    def emptied(self, message: Message, text: str) -> dict[str, Any]:
-        """Return a message whose calls have no input."""
-        if message.role is Role.TOOL:
-            return self.result(message.tool_call_id, None, text)
-        if not message.calls:
-            return {"role": message.role, "content": text}
-        calls = (
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-            | {key: call.block[key] for key in _PAIRING if call.block and key in call.block}
-            for call in message.calls
-        )
-        return {"role": "assistant", "content": [{"type": "text", "text": text}, *calls]}
+    def _identity(self, call: ToolCall) -> Mapping[str, Any] | None:
+        block = call.block or {}
+        return {key: block[key] for key in ("caller", "toolset_name") if key in block}
 
 
-def _blocks(holder: Fields) -> Iterator[Fields]:
+def _blocks(holder: Fields) -> list[Fields]:
     """Return the blocks of a content."""
     content = holder.get("content")
     if isinstance(content, str):
-        return iter((Fields({"type": "text", "text": content}, f"{holder.at}/content/0"),))
+        return [Fields({"type": "text", "text": content}, f"{holder.at}/content/0")]
     if not isinstance(content, list):
         kind = json_fields.json_type(content)
         raise holder.error("content", f"must be a string or a list of blocks, not {kind}")
-    return holder.objects("content")
+    return list(holder.objects("content"))
 
 
 def _without_breakpoints(value: Any) -> Any:

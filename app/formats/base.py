@@ -1,23 +1,24 @@
 """A provider of models: its wire format, and what it does otherwise than others.
 
-`PROVIDERS` in the registry finds one by the name of its format. To add a provider, add a module
-with a subclass of a provider whose format it speaks, or of a class here or in `shared`, and name
-it in the registry.
+`PROVIDERS` finds one by the name of its format. To add a provider, add a module with a subclass of
+a provider whose format it speaks, or of a class in `shared`, and name it in `PROVIDERS`.
 
 1. `parse` reads wire messages as neutral ones. `adapt` returns a neutral message as the format can
-   carry it, and `render`, whose result differs by format, writes it.
-2. A part has the name of the provider whose original it is. Reasoning in fields of Chat messages
-   has the name of that format in its dialects as well, because its fields name who made it.
+   carry it, `for_payload` one as a payload has it, without reasoning that is not replayed. `render`
+   writes such a message: as a message, as items, or as the blocks of a message.
+2. A part has the name of the provider whose original it is.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
-from app.formats import labels, tool_calls
+from app.formats import labels
+from app.formats import tools as tools_module
 from app.formats.json_fields import Fields
 from app.formats.message import (
     LOG_FORMAT,
@@ -33,13 +34,70 @@ from app.formats.message import (
     ToolCall,
     placeholder_for,
 )
-from app.formats.reasoning_families import accepted_families
-from app.formats.requests import AgentCall, Compaction, RequestFields, System, SystemPrompt
-from app.formats.tool_calls import NO_IDS
-from app.formats.tools import ToolDefinition, hosted_definition
+from app.formats.provider_items import is_compaction
+from app.formats.reasoning import accepted_families
+from app.formats.tools import NO_IDS, ToolDefinition, hosted_definition, sendable_id
 
 Original = Message | Text | Image | File | ToolCall
 """What may have fields that are sent to the format it came in alone."""
+
+
+class AgentCall(NamedTuple):
+    """A call of a tool as a provider's client has it; `at` is the JSON pointer of its fields.
+
+    `arguments` are in the field `key`; an absent one is None. Only Gemini's calls may lack an `id`.
+    `is_search` is true for the call of a provider's own tool search, which has no name.
+    """
+
+    id: str | None
+    fields: Fields
+    key: str
+    is_search: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPrompt:
+    """The texts of a system prompt: its static sections, and those that change.
+
+    It is rendered as one text where breakpoints were wrong, and the format has blocks.
+    """
+
+    sections: tuple[str, ...]
+    dynamic_texts: tuple[str, ...]
+    as_blocks: bool = True
+
+    @property
+    def texts(self) -> list[str]:
+        """The static text, where there is one, and the others."""
+        return [*(["\n\n".join(self.sections)] if self.sections else []), *self.dynamic_texts]
+
+
+class System(NamedTuple):
+    """A rendered system prompt: items before the history, or a field of the request.
+
+    `hashed` is its JSON for the prefix hash.
+    """
+
+    items: tuple[bytes, ...] = ()
+    field_value: Any = None
+    hashed: bytes = b""
+
+
+class RequestFields(NamedTuple):
+    """What a request has beside its model; `tools` and `cache_key` are fields or nothing."""
+
+    items: Any
+    max_output: int
+    system: Any
+    tools: Mapping[str, Any]
+    cache_key: Mapping[str, str]
+
+
+class Compaction(NamedTuple):
+    """Fields of a request, and the betas that it needs."""
+
+    added: Mapping[str, Any] = MappingProxyType({})
+    betas: tuple[str, ...] = ()
 
 
 class Provider(ABC):
@@ -86,6 +144,14 @@ class Provider(ABC):
     """Whether a call without an id has one by its position."""
     names_family: ClassVar[bool] = False
     """Whether reasoning names the family that made it, otherwise it is that of the provider."""
+    ends_with_reasoning: ClassVar[bool] = False
+    """Whether a message may end with reasoning behind something else."""
+    joins_answers: ClassVar[bool] = True
+    """Whether messages of one answer are joined, because results have to follow their calls."""
+    linked_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a call that its result has to have, too."""
+    not_counted: ClassVar[tuple[str, ...]] = ()
+    """Fields of an original that cost no tokens beside its text: types, ids, states."""
 
     @property
     def is_stored(self) -> bool:
@@ -133,11 +199,6 @@ class Provider(ABC):
         """Return the object whose `id` and `timestamp` are those of a wire message."""
         return raw
 
-    def beside(self, original: Message | Image | File | ToolCall) -> dict[str, Any]:
-        """Return the fields that are sent beside those a part is rendered from."""
-        is_own = original.block is not None and original.format is self.name
-        return dict(original.block or {}) if is_own else {}
-
     def enveloped(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return a stored message whose `id` and `timestamp` can be replaced by those of a copy."""
         return raw
@@ -146,11 +207,14 @@ class Provider(ABC):
         """Return a message as it is accepted without the compactions in it."""
         return message
 
+    def _opaque(self, block: Fields, *excluded: str) -> Opaque:
+        return Opaque(block.json(*excluded), self.name)
+
     # --- calls -----------------------------------------------------------------------------------
 
     def call_id(self, call_id: str) -> str:
         """Return an id that depends on the id of a call alone, and that the provider accepts."""
-        return tool_calls.sendable_id(call_id)
+        return sendable_id(call_id)
 
     @abstractmethod
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
@@ -158,8 +222,7 @@ class Provider(ABC):
 
     def named_calls(self, raw: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the ids of the calls in a wire message, without those that have none in it."""
-        (*_, last) = self.parse(raw, "")
-        return tuple(call.id for call in last.calls)
+        return tuple(call.id for call in self.parse(raw, "")[-1].calls)
 
     @abstractmethod
     def read_call(self, call: Fields) -> AgentCall:
@@ -168,18 +231,23 @@ class Provider(ABC):
         Raises ValidationError below the pointer of the call for a malformed field.
         """
 
-    @abstractmethod
     def result(
         self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
     ) -> dict[str, Any]:
-        """Return the wire message that answers a call with a text.
+        """Return the wire message that answers a call with a text."""
+        return self.wire(Message(Role.TOOL, (Text(text),), call_id, name, is_error))
 
-        Where there is no error flag, the text of an error begins with "Error:".
-        """
-
-    @abstractmethod
     def emptied(self, message: Message, text: str) -> dict[str, Any]:
         """Return a wire message with role and calls of this one, and a text as its content."""
+        calls = tuple(
+            replace(call, arguments="" if call.custom else "{}", block=self._identity(call))
+            for call in message.calls
+        )
+        return self.wire(Message(message.role, (Text(text), *calls), message.tool_call_id))
+
+    def _identity(self, call: ToolCall) -> Mapping[str, Any] | None:
+        """Return what belongs to the pair of call and result beside id and name."""
+        return None
 
     def text_key(self, content: Any) -> str | None:
         """Return the field that holds the only text of an object that is a result's content."""
@@ -194,11 +262,11 @@ class Provider(ABC):
     def adapt(self, message: Message, ids: Mapping[str, str] = NO_IDS) -> Message:
         """Return a clean message as the format can carry it, the same object where it can as is.
 
-        `ids` maps call ids to the ids to send; any other becomes `tool_calls.sendable_id`. A label
-        replaces media of the assistant, and a part that only another format has
-        [neutral.opaque-family]. Reasoning stays, since it is counted apart. A message without parts
-        gets a placeholder [neutral.no-empty-content]. Where the name of a participant is not sent,
-        the text begins with it.
+        `ids` maps call ids to the ids to send; any other becomes a `sendable_id`. A label replaces
+        media of the assistant, and a part that only another format has [neutral.opaque-family].
+        Reasoning stays, since it is counted apart. A message without parts gets a placeholder
+        [neutral.no-empty-content]. Where the name of a participant is not sent, the text begins
+        with it.
         """
         if message.role is Role.SYSTEM and not self.takes_system:
             labelled = (Text(labels.SYSTEM_LABEL), *message.parts)
@@ -215,7 +283,7 @@ class Provider(ABC):
         name, call_id = self._sent_name(message), message.tool_call_id
         if name is None and message.role is not Role.TOOL and (message.name or "").strip():
             _put_speaker(parts, message.name or "")
-        sent = tool_calls.sent_id(call_id, ids) if call_id is not None else None
+        sent = (ids.get(call_id) or sendable_id(call_id)) if call_id is not None else None
         if sent == call_id and name == message.name:
             return message.with_parts(parts)
         return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
@@ -225,10 +293,12 @@ class Provider(ABC):
         match part:
             case ToolCall():
                 return self._adapt_call(part, ids) if is_assistant else None
+            case Image() | File() if is_assistant:
+                return labels.label_for(part)
             case Image():
-                return labels.label_for(part) if is_assistant else self._adapt_image(part)
+                return self._adapt_image(part)
             case File():
-                return labels.label_for(part) if is_assistant else self._adapt_file(part)
+                return self._adapt_file(part)
             case Opaque() if part.format is not self.name:
                 return labels.label_for(part)
             case _:
@@ -246,25 +316,102 @@ class Provider(ABC):
         sent, name = self._sent_id(call, ids), self._function_name(call.name)
         arguments, custom = call.arguments, call.custom and not self.sends_objects
         if self.sends_objects:
-            arguments = tool_calls.object_arguments(arguments)
-        elif not call.custom and not tool_calls.is_json(arguments):
-            arguments = tool_calls.wrapped_arguments(arguments)
+            arguments = tools_module.object_arguments(arguments)
+        elif not call.custom and not tools_module.is_json(arguments):
+            arguments = tools_module.wrapped_arguments(arguments)
         same = (sent, name, custom) == (call.id, call.name, call.custom)
         if same and arguments is call.arguments:
             return call
         return replace(call, id=sent, name=name, arguments=arguments, custom=custom)
 
     def _sent_id(self, call: ToolCall, ids: Mapping[str, str]) -> str:
-        return tool_calls.sent_id(call.id, ids)
+        return ids.get(call.id) or sendable_id(call.id)
 
     def _function_name(self, name: str) -> str:
-        return tool_calls.tool_name(name)
+        return tools_module.tool_name(name)
 
     @abstractmethod
     def _adapt_image(self, image: Image) -> Image | Text: ...
 
     @abstractmethod
     def _adapt_file(self, file: File) -> File | Image | Text: ...
+
+    # --- rendering -------------------------------------------------------------------------------
+
+    def for_payload(
+        self,
+        message: Message,
+        ids: Mapping[str, str] = NO_IDS,
+        *,
+        replays: bool = False,
+        accepts: Collection[str] = (),
+    ) -> Message:
+        """Adapt a clean message, and leave out the parts that a payload does not have.
+
+        With `replays`, reasoning of its own provider stays [anthropic.latest-thinking], if it names
+        a family that the model `accepts`. Reasoning is not the last thing that a model said.
+        """
+        message = self.adapt(message, ids)
+        parts = self.sent_parts(message, accepts, replays=replays)
+        while parts and not self.ends_with_reasoning and isinstance(parts[-1], Reasoning):
+            if is_compaction(parts[-1]):
+                break
+            parts.pop()
+        return message.with_parts(parts)
+
+    def sent_parts(
+        self, message: Message, accepts: Collection[str], *, replays: bool
+    ) -> list[Part]:
+        """Leave out reasoning that is not replayed, and what only goes with it."""
+        return [
+            part
+            for part in message.parts
+            if not isinstance(part, Reasoning)
+            or (replays and part.format is self.name and part.block is not None)
+        ]
+
+    @abstractmethod
+    def render(
+        self, message: Message, call: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Render a message `for_payload`; `call` is the rendered call that a result answers.
+
+        The first piece of a result is the result; those after it stand behind all results.
+        """
+
+    def wire(self, message: Message) -> dict[str, Any]:
+        """Return a whole wire message."""
+        return self.render(message)[0]
+
+    def rendered_calls(self, pieces: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """List what results have to know of the calls among rendered pieces, in their order."""
+        return []
+
+    def is_reshaped(self, call: Mapping[str, Any] | None) -> bool:
+        """Whether the result of such a call has a form that has no place for some of its parts."""
+        return False
+
+    def without_foreign(self, message: Message, accepts: Sequence[str]) -> Message:
+        """Return a message with labels for items that no provider of these families has.
+
+        The same object is returned where there are none.
+        """
+        return message
+
+    def without_repeated_ids(self, message: Message, seen: set[str]) -> Message:
+        """Return a message without the ids of earlier items, which `seen` has."""
+        return message
+
+    def linked(self, message: Message, call: Mapping[str, Any] | None) -> Message:
+        """Return an adapted result with the fields of its call that it has to have."""
+        fields = {key: call[key] for key in self.linked_fields if call and call.get(key)}
+        block = {**fields, **self.beside(message)}
+        return replace(message, block=block, format=self.name) if fields else message
+
+    def beside(self, original: Message | Image | File | ToolCall) -> dict[str, Any]:
+        """Return the fields that are sent beside those a part is rendered from."""
+        is_own = original.block is not None and original.format is self.name
+        return dict(original.block or {}) if is_own else {}
 
     # --- tools -----------------------------------------------------------------------------------
 
@@ -328,8 +475,8 @@ class Provider(ABC):
         is_own = part.block is not None and part.format is self.name
         return self._extra_fields(part, part.block or {}) if is_own else {}
 
-    @abstractmethod
-    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]: ...
+    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
+        return without(block, *self.not_counted)
 
     def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
         """Return the fields with the signature of an original of this provider, empty without."""

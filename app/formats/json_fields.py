@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -165,6 +166,11 @@ def json_type(value: object) -> str:
     if value is None:
         return "null"
     return next((name for kind, name in _TYPES.items() if isinstance(value, kind)), "a list")
+
+
+def camel(name: str) -> str:
+    """Return the name of a field in camel case."""
+    return re.sub("_(.)", lambda match: match[1].upper(), name) if "_" in name else name
 
 
 def compact(value: Any) -> str:

@@ -9,12 +9,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from app.formats.json_fields import object_in, text_in
+from app.formats.json_fields import OBJECT, camel, object_in, text_in
 from app.formats.message import File, Image, Message, Opaque, Part, Text
-from app.formats.tool_calls import sendable_id
+from app.formats.tools import sendable_id
 
 SYSTEM_LABEL: Final = "[System]"
 """What precedes a system message where a format has none inside a conversation."""
@@ -25,7 +26,7 @@ MAX_DETAIL: Final = 200
 MAX_SOURCES: Final = 5
 """The maximum search results in a label."""
 
-_DETAIL_FIELDS: Final = (
+_PURPOSES: Final = (
     *("query", "queries", "url", "command", "code", "path", "pattern", "prompt"),
     *("revised_prompt", "title", "input"),
 )
@@ -35,14 +36,17 @@ _OMITTED_FIELDS: Final = (
     *("result", "results", "output", "outputs"),
 )
 _RESULT_FIELDS: Final = ("text", "stdout", "output", "stderr", "error_code")
-_GEMINI_PARTS: Final = {
-    "executableCode": "executable_code",
-    "codeExecutionResult": "code_execution_result",
-    "toolCall": "tool_call",
-    "toolResponse": "tool_response",
-    "inlineData": "inline_data",
-    "fileData": "file_data",
+_DETAILS: Final = ("refusal", "transcript", "format", "tool_name", "title", "source", "url")
+"""Fields that say what any other part is, the most useful first."""
+_NAMES: Final = {
+    **{"tool_reference": "tool", "input_image": "image", "video_url": "video"},
+    **{"input_video": "video", "input_audio": "audio", "output_audio": "audio"},
 }
+_RESULT: Final = re.compile("(_tool)?_(result|output|response)$")
+_GEMINI_PARTS: Final = (
+    *("executable_code", "code_execution_result", "tool_call", "tool_response"),
+    *("inline_data", "file_data"),
+)
 
 
 def labelled_result(message: Message) -> tuple[Part, ...]:
@@ -97,56 +101,36 @@ def kind_of(block: Mapping[str, Any]) -> str:
     kind = block.get("type")
     if isinstance(kind, str) and kind:
         return _short(kind, 64)
-    for camel, snake in _GEMINI_PARTS.items():
-        if block.get(camel) is not None or block.get(snake) is not None:
-            return snake
-    return "part"
+    return next((kind for kind in _GEMINI_PARTS if block.get(camel(kind)) is not None), "part")
 
 
 def block_label(block: Mapping[str, Any]) -> str:
     """Return the label of a provider's block."""
     kind = kind_of(block)
-    camel = next((key for key, snake in _GEMINI_PARTS.items() if snake == kind), kind)
-    held = block.get(camel, block.get(kind))
-    match kind:
-        case "message":
-            return "\n".join(block_label(item) for item in _content_blocks(block))
-        case "refusal":
-            return _label("refusal", text_in(block, "refusal"))
-        case "audio" | "input_audio" | "output_audio":
-            audio = object_in(block, "audio") or object_in(block, "input_audio") or block
-            return _label("audio", text_in(audio, "transcript") or text_in(audio, "format"))
-        case "server_tool_use" | "mcp_tool_use":
-            return _call_label(text_in(block, "name") or kind, block.get("input"))
-        case "tool_reference":
-            return _label("tool", text_in(block, "tool_name"))
-        case "executable_code" | "tool_call":
-            return _call_label(kind, held)
-        case "code_execution_result" | "tool_response":
-            return _result_label(kind, held)
-        case "inline_data" | "file_data":
-            media_type = text_in(held, "mimeType") or text_in(held, "mime_type")
-            of_media = media_type.partition("/")[0]
-            return _label(
-                of_media if of_media in ("image", "audio", "video") else "file", media_type
-            )
-        case "image" | "input_image":
-            return _label("image", _file_id(block))
-        case "video_url" | "input_video":
-            video = block.get("video_url")
-            url = video if isinstance(video, str) else text_in(video, "url")
-            return _label("video", _short(_web(url), MAX_DETAIL))
-        case "document" | "search_result" | "compaction" | "container_upload":
-            title = text_in(block, "title") or text_in(block, "source") or _file_id(block)
-            label = _label(kind, _short(title, MAX_DETAIL))
-            source = object_in(block, "source").get("content")
-            return "\n".join([label, *_texts(block.get("content")), *_texts(source)])
-    if kind.endswith(("_result", "_output")):
-        return _result_label(kind.removesuffix("_output"), block)
-    if kind.endswith("_call"):
-        arguments = block.get("action") or block.get("arguments") or block
-        return _call_label(kind.removesuffix("_call"), arguments)
-    return _label(kind, "")
+    held = block.get(kind) or block.get(camel(kind))
+    held = held if isinstance(held, OBJECT) else block
+    if kind == "message":
+        return "\n".join(block_label(item) for item in _content_blocks(block))
+    if kind in ("server_tool_use", "mcp_tool_use"):
+        return _call_label(text_in(block, "name") or kind, block.get("input"))
+    if kind.endswith("_call") or kind == "executable_code":
+        arguments = held.get("action") or held.get("arguments") or held
+        return _call_label(kind if held is not block else kind.removesuffix("_call"), arguments)
+    if _RESULT.search(kind) and kind != "search_result":
+        return _result_label(_RESULT.sub("", kind), held)
+    of_media = text_in(held, "mimeType").partition("/")[0]
+    if kind in ("inline_data", "file_data"):
+        name = of_media if of_media in ("image", "audio", "video") else "file"
+        return _label(name, text_in(held, "mimeType"))
+    texts = (text_in(source, key) for source in (held, block) for key in _DETAILS)
+    source = object_in(block, "source")
+    detail = (
+        next(filter(None, texts), "") or text_in(block, "file_id") or text_in(source, "file_id")
+    )
+    if kind not in ("refusal", "audio", "input_audio", "output_audio"):
+        detail = _short(_web(detail), MAX_DETAIL)
+    label = _label(_NAMES.get(kind, kind), detail)
+    return "\n".join([label, *_texts(block.get("content")), *_texts(source.get("content"))])
 
 
 def _content_blocks(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -164,7 +148,7 @@ def _label(kind: str, detail: str) -> str:
 def _call_label(name: str, arguments: Any) -> str:
     """Return a call with the argument that has its purpose, else with all arguments as JSON."""
     fields: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
-    texts = (_joined(fields.get(key)) for key in _DETAIL_FIELDS)
+    texts = (_joined(fields.get(key)) for key in _PURPOSES)
     detail = next((text for text in texts if text.strip()), "")
     detail = arguments if isinstance(arguments, str) else detail
     rest = {key: item for key, item in fields.items() if key not in _OMITTED_FIELDS}
@@ -175,21 +159,19 @@ def _call_label(name: str, arguments: Any) -> str:
 
 
 def _joined(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(item for item in value if isinstance(item, str))
-    return value if isinstance(value, str) else ""
+    items = value if isinstance(value, list) else [value]
+    return ", ".join(item for item in items if isinstance(item, str))
 
 
-def _result_label(name: str, block: Any) -> str:
+def _result_label(name: str, block: Mapping[str, Any]) -> str:
     """Return the sources in the result of a provider's own tool, else its text or its error."""
-    content = block.get("content", block) if isinstance(block, Mapping) else block
+    content = block.get("content", block)
     found: list[str] = []
     for item in (content if isinstance(content, list) else [content])[:MAX_SOURCES]:
         source = " ".join(filter(None, (text_in(item, "title"), text_in(item, "url"))))
         texts = (text_in(item, key) for key in _RESULT_FIELDS)
         text = source or next(filter(None, texts), item if isinstance(item, str) else "")
         found += [_short(text, MAX_DETAIL)] if text else []
-    name = name.removesuffix("_result").removesuffix("_tool").removesuffix("_result")
     return _label(f"{name} result", _short("; ".join(found), 3 * MAX_DETAIL))
 
 
@@ -197,11 +179,6 @@ def _texts(value: Any) -> list[str]:
     items = [{"text": value}] if isinstance(value, str) else value
     texts = (text_in(item, "text") for item in (items if isinstance(items, list) else ()))
     return [text for text in texts if text.strip()]
-
-
-def _file_id(block: Mapping[str, Any]) -> str:
-    file_id = text_in(block, "file_id") or text_in(object_in(block, "source"), "file_id")
-    return _short(file_id, MAX_DETAIL)
 
 
 def _web(url: str | None) -> str:

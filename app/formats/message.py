@@ -5,7 +5,7 @@
 2. A message is an ordered tuple of parts. Providers check their order, so it is kept.
 3. A tool message has exactly one result; a wire message with several becomes several messages.
 4. Parts do not depend on a wire format. The wire message is stored beside them, unchanged.
-5. A payload is made of messages that `clean` returned: these can be sent
+5. A payload is made of messages that `media.clean` returned: these can be sent
    [neutral.no-empty-content].
 """
 
@@ -16,16 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
-
-from app.common.texts import sendable, sendable_json
-from app.formats.base64_media import (
-    PDF,
-    SAME_TYPES,
-    is_web_url,
-    sniffed_type,
-    split_data_url,
-    strict_base64,
-)
 
 
 class Role(StrEnum):
@@ -179,89 +169,6 @@ EMPTY_RESULT = "[no output]"
 NO_RESULT = "[no result recorded]"
 
 
-def clean(message: Message) -> Message:
-    """Return the message for use in a payload: sendable, and never empty
-    [neutral.no-empty-content].
-
-    Blank text parts are removed. A message without parts gets a placeholder. Media have the type
-    that their data show, and data that every provider reads. Ids stay, so that calls and results
-    match; rendering replaces them. A clean message is the same object.
-    """
-    parts = [_clean_part(part) for part in message.parts if not _is_blank(part)]
-    if not parts:
-        parts.append(placeholder_for(message.role))
-    name = sendable(message.name) if message.name is not None else None
-    block = sendable_json(message.block)
-    message = message.with_parts(parts)
-    is_same = name is message.name and block is message.block
-    return message if is_same else replace(message, name=name, block=block)
-
-
 def placeholder_for(role: Role) -> Text:
     """Return the text for a message without parts."""
     return Text(EMPTY_RESULT if role is Role.TOOL else EMPTY_MESSAGE)
-
-
-def _is_blank(part: Part) -> bool:
-    if isinstance(part, Text) or (isinstance(part, Reasoning) and part.block is None):
-        return not part.text or part.text.isspace()
-    return False
-
-
-_CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {
-    Text: ("text", "block"),
-    ToolCall: ("name", "arguments", "block"),
-    Image: ("media_type", "data", "url", "detail", "block"),
-    File: ("media_type", "data", "url", "file_id", "text", "name", "block"),
-    Reasoning: ("text", "block"),
-    Opaque: ("block",),
-}
-
-
-def _clean_part(part: Part) -> Part:
-    """Make a part sendable; a reasoning block that would change is dropped.
-
-    Reasoning blocks are replayed byte for byte or left out.
-    """
-    changes = {}
-    for name in _CLEANED_FIELDS[type(part)]:
-        value = getattr(part, name)
-        cleaned = sendable_json(value)
-        if cleaned is not value:
-            changes[name] = cleaned
-    if isinstance(part, Reasoning) and "block" in changes:
-        return Reasoning(sendable(part.text))
-    part = replace(part, **changes) if changes else part
-    if not isinstance(part, Image | File):
-        return part
-    data = part.data
-    if data is None and sniffed_type(part.url or ""):
-        data = part.url  # base64 in the place of a URL
-    return part if data is None else _with_data(part, data)
-
-
-def _with_data(media: Image | File, data: str) -> Part:
-    """Return media as every provider reads them: another part where they are not what they claim.
-
-    A data URL gives its data, a web URL in the place of data is a URL, and a label stands for data
-    that nobody can read. [formats.media]
-    """
-    if is_web_url(data):
-        return replace(media, data=None, url=data.strip())
-    media_type = media.media_type
-    if (inline := split_data_url(data)) is not None:
-        media_type, data = inline[0] or media_type, inline[1]
-    if (strict := strict_base64(data)) is None:
-        kind = "image" if isinstance(media, Image) else "file"
-        return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
-    shown, declared = sniffed_type(strict), (media_type or "").lower()
-    if shown is not None and shown != SAME_TYPES.get(declared, declared):
-        if isinstance(media, Image) and shown == PDF:
-            return File(shown, strict, block=media.block, format=media.format)
-        is_image = isinstance(media, Image) or (media_type or "").startswith("image/")
-        if not is_image and shown.startswith("image/"):
-            return Image(shown, strict, block=media.block, format=media.format)
-        media_type = shown if media_type else media_type
-    if (media_type, strict, None) == (media.media_type, media.data, media.url):
-        return media
-    return replace(media, media_type=media_type, data=strict, url=None)

@@ -3,8 +3,8 @@
 1. One wire message is one neutral message. System text is refused. Audio is sent back by its id,
    to other formats as a label with the transcript.
 2. Reasoning has no place in the format itself: providers and gateways add fields of their own
-   (`reasoning_fields`). It is replayed as it came, to a model of the family that made it.
-3. A tool message carries text only. Its media follow in a user message (`render_media`).
+   (`reasoning`). It is replayed as it came, to a model of the family that made it.
+3. A tool message carries text only. Its media follow in a user message.
 4. A label stands in the place of content that the format cannot carry.
 """
 
@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from app.common.texts import is_sendable
-from app.formats import base64_media, json_fields, labels, media_parts, reasoning_fields, tool_calls
-from app.formats.base import Original
+from app.formats import json_fields, labels, media, reasoning
+from app.formats.base import AgentCall, Original, System, SystemPrompt
 from app.formats.json_fields import Fields
 from app.formats.message import (
     File,
@@ -30,11 +30,9 @@ from app.formats.message import (
     Role,
     Text,
     ToolCall,
-    clean,
 )
-from app.formats.requests import AgentCall, RequestFields, System, SystemPrompt
 from app.formats.shared import OpenAIProvider, system_messages
-from app.formats.tools import ToolDefinition, wire_fields
+from app.formats.tools import ToolDefinition, participant_name, wire_fields, with_own_ids
 
 _ROLES = {
     "user": Role.USER,
@@ -53,6 +51,7 @@ class OpenAIChat(OpenAIProvider):
     system_breakpoints = 1  # its system prompt is one message
     names_family = True
     sends_apart_message = True
+    ends_with_reasoning = True
     said_types: ClassVar[tuple[str, ...]] = ("refusal",)
     """Types of parts that only the assistant has."""
     details = ("auto", "low", "high")
@@ -84,9 +83,9 @@ class OpenAIChat(OpenAIProvider):
         parts: list[Part] = []
         for key in ("reasoning_content", "reasoning"):
             message.optional_text(key)
-        if of_reasoning := reasoning_fields.fields_of(message.raw):
-            text = reasoning_fields.text_of(of_reasoning)
-            parts.append(Reasoning(text, of_reasoning, reasoning_fields.FORMAT))
+        if of_reasoning := reasoning.fields_of(message.raw):
+            json_fields.json_at(of_reasoning, message.at)
+            parts.append(Reasoning(reasoning.text_of(of_reasoning), of_reasoning, self.name))
         parts += self._parse_content(message, Role.ASSISTANT)
         fields: dict[str, Any] = {}
         if refusal := message.optional_text("refusal"):
@@ -98,13 +97,12 @@ class OpenAIChat(OpenAIProvider):
             fields |= {"audio": {"id": audio["id"]}} if json_fields.text_in(audio, "id") else {}
         images = message.get("images")  # gateways add them; malformed ones are ignored
         for item in images if isinstance(images, list) else ():
-            image = item.get("image_url") if isinstance(item, Mapping) else None
-            url = image if isinstance(image, str) else json_fields.text_in(image, "url")
-            media_type, data = base64_media.split_data_url(url) or (None, None)
-            parts += [Image(media_type, data, url if data is None else None)] if url else []
+            if url := json_fields.text_in(json_fields.object_in(item, "image_url"), "url"):
+                media_type, data = media.split_data_url(url) or (None, None)
+                parts.append(Image(media_type, data, url if data is None else None))
         if message.get("tool_calls") is not None:
             calls = map(self._parse_call, message.objects("tool_calls"))
-            parts.extend(tool_calls.with_own_ids(calls))
+            parts.extend(with_own_ids(calls))
         name, beside = message.optional_text("name"), (fields, self.name) if fields else ()
         return Message(Role.ASSISTANT, tuple(parts), None, name, False, *beside)
 
@@ -115,9 +113,8 @@ class OpenAIChat(OpenAIProvider):
         return self._parse_parts(message, "content", parse_part)
 
     def _parse_part(self, part: Fields, *, is_assistant: bool) -> Part:
-        read = reasoning_fields.part_of(part) if is_assistant else media_parts.read_mcp(part)
-        if read is not None:
-            return read
+        if not is_assistant and (of_mcp := media.read_mcp(part)) is not None:
+            return of_mcp
         match part.filled_text("type"):
             case "text":
                 return Text(part.text("text"))
@@ -125,16 +122,18 @@ class OpenAIChat(OpenAIProvider):
                 source, at = part.get("image_url"), f"{part.at}/image_url"
                 image = Fields({"url": source} if isinstance(source, str) else source, at)
                 url, detail = image.filled_text("url"), image.optional_text("detail")
-                found = media_parts.image_from_url(url, f"{at}/url", detail)
+                found = media.image_from_url(url, f"{at}/url", detail)
                 return replace(found, **part.beside(self.name, "image_url"))
             case "file":
                 file = self._parse_file(part.object("file"))
                 return replace(file, **part.beside(self.name, "file"))
             case "input_audio":
                 return self._parse_audio(part)
+            case "thinking" | "redacted_thinking" if is_assistant:  # Mistral's parts
+                return Reasoning(json_fields.text_in(part.raw, "thinking"))
             case "refusal":
                 part.text("refusal")
-        return Opaque(part.json("prompt_cache_breakpoint"), self.name)
+        return self._opaque(part, "prompt_cache_breakpoint")
 
     def _parse_call(self, call: Fields) -> ToolCall:
         call_id, kind = call.filled_text("id"), call.raw.get("type", "function")
@@ -146,14 +145,14 @@ class OpenAIChat(OpenAIProvider):
             raise call.error("type", 'must be "function" or "custom"')
         function = call.object("function")
         arguments, name = function.optional_text("arguments") or "{}", function.text("name")
-        block = reasoning_fields.call_fields_of(call.raw) or None
-        format = reasoning_fields.FORMAT if block else None
-        return ToolCall(call_id, name, arguments, block=block, format=format)
+        block = json_fields.json_at(reasoning.call_fields_of(call.raw), call.at)
+        format = self.name if block else None
+        return ToolCall(call_id, name, arguments, block=block or None, format=format)
 
     def _sent_name(self, message: Message) -> str | None:
         if message.role is Role.TOOL:
             return message.name
-        return tool_calls.participant_name(message.name or "")
+        return participant_name(message.name or "")
 
     def _arranged(self, parts: list[Part], message: Message) -> list[Part]:
         """Leave out parts that are sent as fields; assistant content is one string.
@@ -184,6 +183,21 @@ class OpenAIChat(OpenAIProvider):
             return file
         return labels.label_for(replace(file, name=None) if file.url else file)
 
+    def sent_parts(
+        self, message: Message, accepts: Collection[str], *, replays: bool
+    ) -> list[Part]:
+        """Leave out reasoning, or what a model of its family does not require of it."""
+        is_own = bool(accepts) and reasoning.family_of(message, self.name) in accepts
+        parts: list[Part] = []
+        for part in message.parts:
+            is_sent = replays and is_own and part.format is self.name
+            if isinstance(part, ToolCall) and part.block is not None and not is_sent:
+                stand_in = reasoning.stand_in_fields(part.block) if is_own else None
+                parts.append(replace(part, block=stand_in))
+            elif is_sent or not isinstance(part, Reasoning):
+                parts.append(part)
+        return parts
+
     def apart(self, message: Message) -> tuple[Part, ...]:
         """List the parts of a result that are sent in a user message after it."""
         if message.role is not Role.TOOL:
@@ -197,50 +211,30 @@ class OpenAIChat(OpenAIProvider):
         return (labels.media_label(message), *added) if self.apart(message) else ()
 
     def render(
-        self,
-        message: Message,
-        ids: Mapping[str, str] = tool_calls.NO_IDS,
-        *,
-        accepts: Collection[str] = (),
-        keep_reasoning: bool = False,
-    ) -> dict[str, Any]:
-        """Render a clean message as one `ChatCompletionMessageParam` dict.
+        self, message: Message, call: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Render a message as one `ChatCompletionMessageParam` dict, and one for a result's media.
 
-        `accepts` names the families whose reasoning the model accepts. With `keep_reasoning` it is
-        replayed; without, the message has only the fields that such a model requires.
+        [openai-chat.sizes, openai-chat.calls-answered-next]
         """
-        is_replayed = reasoning_fields.is_replayed(message, accepts)
-        message = self.adapt(message, ids)
+        name = {"name": message.name} if message.name is not None else {}
         if message.role is Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
             content = self._content(texts) if texts else labels.MEDIA_FOLLOWS
-            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
-        if message.role is not Role.ASSISTANT:
-            content = self._content(message.parts)
-            return {"role": message.role.value, "content": content} | _name(message)
-        rendered = self._render_assistant(message)
-        if not is_replayed:
-            return rendered
-        if keep_reasoning:
-            return self._with_reasoning(message, rendered)
-        calls = {call.id: reasoning_fields.call_stand_in_fields(call) for call in message.calls}
-        return _with_fields(rendered, {}, calls)
-
-    def render_media(
-        self, message: Message, ids: Mapping[str, str] = tool_calls.NO_IDS
-    ) -> dict[str, Any] | None:
-        """Render the user message that carries a tool message's media, None without any
-        [openai-chat.sizes].
-
-        Its place is after the last tool message of the call group, since results are adjacent
-        [openai-chat.calls-answered-next].
-        """
-        message = self.adapt(message, ids)
-        media = self.apart(message)
-        if not media:
-            return None
-        label = Text(labels.media_label(message))
-        return {"role": "user", "content": [self._wire_part(part) for part in (label, *media)]}
+            result = {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
+            if not (apart := self.apart(message)):
+                return [result]
+            shown = self._content([Text(labels.media_label(message)), *apart])
+            return [result, {"role": "user", "content": shown}]
+        said = [part for part in message.parts if not isinstance(part, Reasoning | ToolCall)]
+        rendered: dict[str, Any] = {"role": message.role.value, "content": None}
+        if said or message.role is not Role.ASSISTANT:
+            rendered["content"] = self._content(said)
+        for part in message.parts:
+            rendered |= part.block or {} if isinstance(part, Reasoning) else {}
+        if calls := [_wire_call(call) for call in message.calls]:
+            rendered["tool_calls"] = calls
+        return [rendered | self.beside(message) | name]
 
     def is_faithful(self, raw: Mapping[str, Any], message: Message) -> bool:
         """Return whether `raw` equals the rendering of its parsed `message`: it is sent as stored.
@@ -250,42 +244,16 @@ class OpenAIChat(OpenAIProvider):
         content = raw.get("content")
         if len(raw) == 2 and isinstance(content, str):
             return is_sendable(content) and bool(content) and not content.isspace()
-        return dict(raw) == self.render(clean(message))
+        return [dict(raw)] == self.render(self.for_payload(media.clean(message)))
 
     def _function(self, tool: ToolDefinition) -> dict[str, Any]:
         function = wire_fields(tool, "parameters", strict=tool.strict)
         return {"type": "function", "function": function}
 
-    def _render_assistant(self, message: Message) -> dict[str, Any]:
-        parts = [part for part in message.parts if not isinstance(part, Reasoning | ToolCall)]
-        content = self._content(parts) if parts else None
-        rendered: dict[str, Any] = {"role": "assistant", "content": content}
-        if calls := [wire_call(call) for call in message.calls]:
-            rendered["tool_calls"] = calls
-        return rendered | self.beside(message) | _name(message)
-
-    def _with_reasoning(self, message: Message, rendered: dict[str, Any]) -> dict[str, Any]:
-        """Return a rendered assistant message with the fields of its reasoning as they came."""
-        thoughts = {
-            index: thought
-            for index, part in enumerate(message.parts)
-            if isinstance(part, Reasoning) and (thought := reasoning_fields.content_part(part))
-        }
-        if thoughts:
-            rendered["content"] = [
-                dict(thoughts[index]) if index in thoughts else self._wire_part(part)
-                for index, part in enumerate(message.parts)
-                if index in thoughts or not isinstance(part, Reasoning | ToolCall)
-            ]
-        own = (call for call in message.calls if call.format is reasoning_fields.FORMAT)
-        calls = {call.id: call.block or {} for call in own}
-        return _with_fields(rendered, reasoning_fields.message_fields(message), calls)
-
     def _content(self, parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-        visible = [part for part in parts if not isinstance(part, Reasoning)]
-        if len(visible) == 1 and isinstance(visible[0], Text):
-            return visible[0].text
-        return [self._wire_part(part) for part in visible]
+        if len(parts) == 1 and isinstance(parts[0], Text):
+            return parts[0].text
+        return [self._wire_part(part) for part in parts]
 
     def _wire_part(self, part: Part) -> dict[str, Any]:
         match part:
@@ -293,17 +261,20 @@ class OpenAIChat(OpenAIProvider):
                 return {"type": "text", "text": part.text}
             case Image():
                 detail = {"detail": part.detail} if part.detail else {}
-                url = {"url": media_parts.url_of(part)}
-                return {"type": "image_url", "image_url": url | detail} | self.beside(part)
+                shown = {"url": media.url_of(part), **detail}
+                return {"type": "image_url", "image_url": shown} | self.beside(part)
             case File():
-                return {"type": "file", "file": _wire_file(part)} | self.beside(part)
+                named = {"filename": part.name} if part.name else {}
+                url = media.url_of(part)
+                file = {"file_id": part.file_id} if url is None else {"file_data": url}
+                return {"type": "file", "file": file | named} | self.beside(part)
             case Opaque():
                 return dict(part.block)
             case _:
                 raise TypeError(f"{type(part).__name__} is not a content part")
 
     def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
-        return {} if isinstance(part, Text | ToolCall) else dict(block)  # which are reasoning
+        return {} if isinstance(part, ToolCall) else dict(block)  # which are reasoning
 
     def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
         """Return the fields of a call that carry its signature."""
@@ -313,13 +284,8 @@ class OpenAIChat(OpenAIProvider):
         """Return a message for all static text, with a part where it has a breakpoint."""
         contents: list[Any] = prompt.texts
         if marked:
-            contents[0] = [self.marked({"type": "text", "text": prompt.static})]
+            contents[0] = [self.marked({"type": "text", "text": contents[0]})]
         return system_messages({"role": "system", "content": content} for content in contents)
-
-    def body(self, fields: RequestFields) -> dict[str, Any]:
-        """Return messages, tools and limit."""
-        limit = {self.max_output_key: fields.max_output}
-        return {self.items_key: fields.items, **fields.tools, **limit, **fields.cache_key}
 
     def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """List the calls and the message itself."""
@@ -328,53 +294,14 @@ class OpenAIChat(OpenAIProvider):
     def read_call(self, call: Fields) -> AgentCall:
         """Read an element of `tool_calls`."""
         call.expect_type("function", default="function")
-        function = call.object("function")
-        return AgentCall(call.filled_text("id"), function, "arguments")
-
-    def result(
-        self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
-    ) -> dict[str, Any]:
-        """Return a tool message."""
-        content = f"Error: {text}" if is_error else text
-        return {"role": "tool", "tool_call_id": call_id, "content": content}
-
-    def emptied(self, message: Message, text: str) -> dict[str, Any]:
-        """Return a message whose calls have no arguments."""
-        raw: dict[str, Any] = {"role": message.role, "content": text}
-        if message.role is Role.TOOL:
-            raw["tool_call_id"] = message.tool_call_id
-        bare = (replace(call, arguments="" if call.custom else "{}") for call in message.calls)
-        if calls := list(map(wire_call, bare)):
-            raw["tool_calls"] = calls
-        return raw
+        return AgentCall(call.filled_text("id"), call.object("function"), "arguments")
 
 
-def _with_fields(
-    rendered: dict[str, Any], fields: Mapping[str, Any], calls: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Add fields to a message, after its content, and to its calls."""
-    for call in rendered.get("tool_calls", ()):
-        added = dict(calls.get(call["id"], {}))
-        if function := added.pop("function", None):
-            call["function"] |= function
-        call.update(added)
-    return {"role": rendered.pop("role"), "content": rendered.pop("content"), **fields, **rendered}
-
-
-def _name(message: Message) -> dict[str, str]:
-    return {"name": message.name} if message.name is not None else {}
-
-
-def wire_call(call: ToolCall) -> dict[str, Any]:
-    """Render a call."""
+def _wire_call(call: ToolCall) -> dict[str, Any]:
     if call.custom:
         custom = {"name": call.name, "input": call.arguments}
         return {"id": call.id, "type": "custom", "custom": custom}
     function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function}
-
-
-def _wire_file(file: File) -> dict[str, Any]:
-    named = {"filename": file.name} if file.name else {}
-    url = media_parts.url_of(file)
-    return {"file_id": file.file_id, **named} if url is None else {"file_data": url, **named}
+    added = dict(call.block or {})
+    function |= added.pop("function", {})
+    return {"id": call.id, "type": "function", "function": function, **added}

@@ -1,6 +1,7 @@
 """What several formats share: those of blocks, and OpenAI's two.
 
-In formats of blocks neighbours of one role are one message.
+In formats of blocks neighbours of one role are one message. A message of the user with k tool
+results is k tool messages and one message with the rest.
 """
 
 from __future__ import annotations
@@ -12,26 +13,24 @@ from typing import Any, ClassVar, Final
 
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.formats import base64_media, json_fields, labels, media_parts
-from app.formats.base import Provider
+from app.formats import json_fields, labels, media
+from app.formats.base import Provider, RequestFields, System
 from app.formats.json_fields import Fields
 from app.formats.message import OPENAI_FORMATS, File, Image, Message, Opaque, Part, Role, Text
-from app.formats.requests import System
 
 MAX_TOOLS: Final = 128
-"""The most tools in a request."""
+"""The most tools in a request of OpenAI."""
 
 
 class BlockProvider(Provider):
-    """A format of user and assistant messages that are blocks.
-
-    A wire message of the user with k tool results is k tool messages and one message with the rest.
-    """
+    """A format of user and assistant messages that are blocks."""
 
     takes_system = False
     sends_objects = True
     blocks_key: ClassVar[str]
     """The field of a message that holds its blocks."""
+    assistant: ClassVar[str] = "assistant"
+    """The role of the model."""
     image_types: ClassVar[tuple[str, ...]]
 
     @abstractmethod
@@ -74,13 +73,21 @@ class BlockProvider(Provider):
     def _adapt_image(self, image: Image) -> Image | Text:
         declared = self._image_type(image)
         media_type = "image/jpeg" if declared == "image/jpg" else declared
-        is_sendable = image.data is not None or base64_media.is_web_url(image.url)
+        is_sendable = image.data is not None or media.is_web_url(image.url)
         if media_type not in self.image_types or not is_sendable:
             return labels.label_for(image)
         return image if media_type == image.media_type else replace(image, media_type=media_type)
 
     def _image_type(self, image: Image) -> str | None:
-        return media_parts.media_type_of(image)
+        return media.media_type_of(image)
+
+    def role_of(self, role: Role) -> str:
+        """Return the role of a message in a payload."""
+        return self.assistant if role is Role.ASSISTANT else "user"
+
+    def wire(self, message: Message) -> dict[str, Any]:
+        """Return a whole wire message."""
+        return {"role": self.role_of(message.role), self.blocks_key: self.render(message)}
 
 
 class OpenAIProvider(Provider):
@@ -108,9 +115,9 @@ class OpenAIProvider(Provider):
     def _parse_file(self, file: Fields) -> File:
         name = file.optional_text("filename")
         if file_data := file.optional_text("file_data"):
-            if base64_media.is_web_url(file_data):
+            if media.is_web_url(file_data):
                 return File(url=file_data.strip(), name=name, format=self.name)
-            media_type, data = base64_media.split_data_url(file_data) or (None, file_data)
+            media_type, data = media.split_data_url(file_data) or (None, file_data)
             return File(media_type=media_type, data=data, name=name)
         if self.has_file_urls and (url := file.optional_text("file_url")):
             return File(url=url, name=name)
@@ -121,13 +128,13 @@ class OpenAIProvider(Provider):
 
     def _parse_audio(self, part: Fields) -> Opaque | Text:
         """Read an `input_audio` part; a label stands for data that nobody can read."""
-        block = part.json(*json_fields.CACHE_MARKS)
-        data = json_fields.text_in(block.get("input_audio"), "data")
-        if not data:
-            return Opaque(block, self.name)
-        if (strict := base64_media.strict_base64(data)) is None:
+        opaque = self._opaque(part, *json_fields.CACHE_MARKS)
+        audio = json_fields.object_in(opaque.block, "input_audio")
+        if not (data := json_fields.text_in(audio, "data")):
+            return opaque
+        if (strict := media.strict_base64(data)) is None:
             return Text("[audio: unreadable data]", stands_for=("audio",))
-        return Opaque(block | {"input_audio": {**block["input_audio"], "data": strict}}, self.name)
+        return replace(opaque, block={**opaque.block, "input_audio": {**audio, "data": strict}})
 
     def _adapt_image(self, image: Image) -> Image | Text:
         """Return an image with a media type and a detail of the format, or the label of one."""
@@ -136,7 +143,7 @@ class OpenAIProvider(Provider):
             return labels.label_for(image)
         media_type = image.media_type
         if image.data is not None:
-            media_type = media_parts.media_type_of(image) or "image/png"
+            media_type = media.media_type_of(image) or "image/png"
         if (media_type, detail) == (image.media_type, image.detail):
             return image
         return replace(image, media_type=media_type, detail=detail)
@@ -144,7 +151,7 @@ class OpenAIProvider(Provider):
     def _adapt_file(self, file: File) -> File | Text:
         """Return a document with a name and a media type, as text, or its label."""
         if file.data is not None:
-            media_type = media_parts.media_type_of(file) or "application/octet-stream"
+            media_type = media.media_type_of(file) or "application/octet-stream"
             if media_type.startswith(("audio/", "video/")):
                 return labels.label_for(file)
             if file.name and media_type == file.media_type:
@@ -152,14 +159,25 @@ class OpenAIProvider(Provider):
             return replace(file, name=file.name or "document", media_type=media_type)
         return labels.document_text(file) or self._adapt_file_source(file)
 
+    @abstractmethod
     def _adapt_file_source(self, file: File) -> File | Text:
         """Return a file by its id or URL as the format takes it, or its label."""
-        return file if self.is_uploaded(file) else labels.label_for(file)
 
     @staticmethod
     def is_uploaded(file: File) -> bool:
         """Whether a file has an id of OpenAI's, which is valid in both formats."""
         return file.file_id is not None and file.format in OPENAI_FORMATS
+
+    def result(
+        self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
+    ) -> dict[str, Any]:
+        """Return the wire message that answers a call; there is no flag for errors."""
+        return super().result(call_id, name, f"Error: {text}" if is_error else text)
+
+    def body(self, fields: RequestFields) -> dict[str, Any]:
+        """Return items, limit and tools."""
+        limit = {self.max_output_key: fields.max_output}
+        return {self.items_key: fields.items, **limit, **fields.tools, **fields.cache_key}
 
 
 def system_messages(messages: Iterable[dict[str, Any]]) -> System:

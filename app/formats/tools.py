@@ -1,4 +1,4 @@
-"""Tool definitions, and reading one from the form of any provider.
+"""Tool definitions, reading one from the form of any provider, and what calls of tools consist of.
 
 Hosted tools are definitions that only their provider understands, such as its web search.
 
@@ -9,18 +9,39 @@ Hosted tools are definitions that only their provider understands, such as its w
    `category` and `cache_control`: the service places the cache breakpoints.
 3. A tool that a model calls by a name has this name, as function tools do. Any other has its format
    and type as its name, which is no name of a function.
+4. Ids, names and arguments of calls are sent in a form that every provider accepts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
+import orjson
+
+from app.common import json_text
+from app.common.errors import ValidationError
+from app.common.json_text import MESSAGE_LIMITS
 from app.common.texts import sendable, sendable_json
-from app.formats import json_fields, tool_calls
-from app.formats.message import OPENAI_FORMATS, FormatName
+from app.formats import json_fields
+from app.formats.message import OPENAI_FORMATS, FormatName, Part, ToolCall
+
+NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+TOOL_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_NUMBER = re.compile(r"#\d+$")
+_INVALID: Final = object()
+_LIMITS: Final = replace(MESSAGE_LIMITS, bytes=4 * 2**20)
+"""As long as the longest text of a message."""
 
 HOSTED_TYPE_PATTERN: Final = (
     "^([a-z][a-z0-9_]*_20[0-9]{6}|mcp_toolset|tool_search_tool_(bm25|regex)"
@@ -35,23 +56,23 @@ GEMINI_KEYS: Final = (
     *("exa_ai_search", "mcp_servers"),
 )
 """The keys of Gemini's hosted tools, which it also takes in camel case."""
-
 _HOSTED_TYPE = re.compile(HOSTED_TYPE_PATTERN)
 _ANTHROPIC_TYPE = re.compile(r".*_20\d{6}|mcp_toolset|tool_search_tool_(bm25|regex)")
 _SNAKE_KEYS: Final = {
-    spelling: key
-    for key in GEMINI_KEYS
-    for spelling in (key, re.sub("_(.)", lambda match: match[1].upper(), key))
+    spelling: key for key in GEMINI_KEYS for spelling in (key, json_fields.camel(key))
 }
-GEMINI_SPELLINGS: Final = tuple(sorted(_SNAKE_KEYS))
-"""The same keys in snake case and in camel case."""
 _RUN_BY_CLIENT: Final = re.compile(
     r"(bash|text_editor|computer|memory)_20\d{6}"
     r"|computer|computer_use|computer_use_preview|local_shell|shell|apply_patch"
 )
 _OWN_NAMES: Final = ("server_label", "mcp_server_name", "name")
 _GATEWAY: Final = "openrouter:"
-_NOT_SENT: Final = ("category", "cache_control")
+_GEMINI_TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
+_SCHEMA_KEYS = (
+    *("parameters", "input_schema", "inputSchema"),
+    *("parametersJsonSchema", "parameters_json_schema"),
+)
+_VALUES_NOT_SCHEMAS = ("enum", "const", "default", "example", "examples", "required")
 ToolCategory = Literal["builtin", "mcp", "skill"]
 
 
@@ -84,14 +105,6 @@ class ToolDefinition:
         return {name: getattr(self, name) for name in names}
 
 
-_GEMINI_TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
-_SCHEMA_KEYS = (
-    *("parameters", "input_schema", "inputSchema"),
-    *("parametersJsonSchema", "parameters_json_schema"),
-)
-_VALUES_NOT_SCHEMAS = ("enum", "const", "default", "example", "examples", "required")
-
-
 def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
     """Read a tool definition of OpenAI Chat, OpenAI Responses, Anthropic, MCP or Gemini.
 
@@ -101,15 +114,14 @@ def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
     category = fields.raw.get("category", "builtin")
     if category not in get_args(ToolCategory):
         raise fields.error("category", f"must be one of {', '.join(get_args(ToolCategory))}")
-    if (format := hosted_format(raw)) is not None:
+    if (format := _hosted_format(raw)) is not None:
         if "name" in raw:
             _name(fields)
         for key in ("function_declarations", "functionDeclarations"):
             if key in raw:
                 raise fields.error(key, "a hosted tool has no functions: give each as its own tool")
-        return ToolDefinition(
-            hosted_name(raw, format), "", {}, category, hosted=fields.raw, format=format
-        )
+        name = _hosted_name(raw, format)
+        return ToolDefinition(name, "", {}, category, hosted=fields.raw, format=format)
     if fields.get("type") not in (None, "function", "custom") or "custom" in raw:
         raise fields.error("type", "must be function, or the type of a hosted tool of a provider")
     body = fields.object("function") if "function" in raw else fields
@@ -123,16 +135,15 @@ def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
 
 
 def _name(fields: json_fields.Fields) -> str:
-    if not tool_calls.is_name(name := fields.text("name")):
-        raise fields.error("name", f"a tool name must match {tool_calls.TOOL_NAME_PATTERN}")
+    if not _NAME.fullmatch(name := fields.text("name")):
+        raise fields.error("name", f"a tool name must match {TOOL_NAME_PATTERN}")
     return name
 
 
 def tool_from(record: Mapping[str, Any]) -> ToolDefinition:
     """Read a definition back from `ToolDefinition.record`."""
-    if hosted_format(record) is not None:
-        return parse_tool(record, "")
-    return ToolDefinition(**record)
+    is_hosted = _hosted_format(record) is not None
+    return parse_tool(record, "") if is_hosted else ToolDefinition(**record)
 
 
 def tools_of(
@@ -141,14 +152,12 @@ def tools_of(
     """Return the tools that a format has, and the kinds of the hosted tools of other formats."""
     taken = tuple(tool for tool in tools if tool.is_taken_by(format))
     others = (tool.hosted for tool in tools if not tool.is_taken_by(format))
-    return taken, tuple(hosted_kind(raw) for raw in others if raw is not None)
+    return taken, tuple(_hosted_kind(raw) for raw in others if raw is not None)
 
 
 def _parameters(body: json_fields.Fields) -> Mapping[str, Any]:
     key = next((key for key in _SCHEMA_KEYS if body.get(key) is not None), None)
-    if key is None:
-        return {"type": "object", "properties": {}}
-    schema: Mapping[str, Any] = body.object(key).json()
+    schema: Mapping[str, Any] = body.object(key).json() if key is not None else {}
     if schema.get("type") == "OBJECT":
         schema = _lower_types(schema)
     if schema.get("type", "object") != "object":
@@ -177,20 +186,28 @@ def wire_fields(
     tool: ToolDefinition, schema_key: str, *, strict: bool | None = None
 ) -> dict[str, Any]:
     """Render the fields of all formats: name, description, and the schema by its key."""
-    fields: dict[str, Any] = {"name": tool.name}
-    if tool.description:
-        fields["description"] = sendable(tool.description)
-    fields[schema_key] = sendable_json(tool.parameters)
+    described = {"description": sendable(tool.description)} if tool.description else {}
+    fields = {"name": tool.name, **described, schema_key: sendable_json(tool.parameters)}
     return fields if strict is None else fields | {"strict": strict}
 
 
-def hosted_format(raw: Mapping[str, Any]) -> FormatName | None:
-    """Return the format of a hosted tool, None for any other definition."""
+def hosted_definition(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a hosted tool as it is sent (rule 2)."""
+    sent = {key: value for key, value in raw.items() if key not in ("category", "cache_control")}
+    return sendable_json(sent)  # type: ignore[no-any-return]
+
+
+def is_run_by_client(raw: Mapping[str, Any]) -> bool:
+    """Whether a hosted tool is defined by its provider, and run by the caller."""
+    return _RUN_BY_CLIENT.fullmatch(_hosted_kind(raw)) is not None
+
+
+def _hosted_format(raw: Mapping[str, Any]) -> FormatName | None:
+    """Return the format of a hosted tool, None for any other definition (rule 1)."""
     kind = raw.get("type")
     if kind is None:
         is_function = "name" in raw or "function" in raw
-        is_gemini = not is_function and any(key in _SNAKE_KEYS for key in raw)
-        return FormatName.GEMINI if is_gemini else None
+        return None if is_function or _SNAKE_KEYS.keys().isdisjoint(raw) else FormatName.GEMINI
     if not isinstance(kind, str) or not _HOSTED_TYPE.fullmatch(kind):
         return None
     if kind.startswith(_GATEWAY):
@@ -199,7 +216,7 @@ def hosted_format(raw: Mapping[str, Any]) -> FormatName | None:
     return FormatName.ANTHROPIC if is_anthropic else FormatName.OPENAI_RESPONSES
 
 
-def hosted_kind(raw: Mapping[str, Any]) -> str:
+def _hosted_kind(raw: Mapping[str, Any]) -> str:
     """Return the type of a hosted tool; of Gemini's, its keys."""
     kind = raw.get("type")
     if isinstance(kind, str):
@@ -207,24 +224,123 @@ def hosted_kind(raw: Mapping[str, Any]) -> str:
     return "+".join(sorted(_SNAKE_KEYS[key] for key in raw if key in _SNAKE_KEYS))
 
 
-def is_run_by_client(raw: Mapping[str, Any]) -> bool:
-    """Whether a hosted tool is defined by its provider, and run by the caller."""
-    return _RUN_BY_CLIENT.fullmatch(hosted_kind(raw)) is not None
-
-
-def hosted_name(raw: Mapping[str, Any], format: FormatName) -> str:
+def _hosted_name(raw: Mapping[str, Any], format: FormatName) -> str:
     """Return the name of a hosted tool, by which another definition replaces it (rule 3)."""
     name = raw.get("name")
     if format is FormatName.ANTHROPIC and isinstance(name, str):
         return name
-    parts = [format.value, hosted_kind(raw)]
+    parts = [format.value, _hosted_kind(raw)]
     parts += [raw[key] for key in _OWN_NAMES if isinstance(raw.get(key), str)]
     return ":".join(parts)
 
 
-def hosted_definition(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a hosted tool as it is sent (rule 2)."""
-    sent: dict[str, Any] = sendable_json(
-        {key: value for key, value in raw.items() if key not in _NOT_SENT}
-    )
-    return sent
+def sendable_id(call_id: str) -> str:
+    """Map a call id to one that every provider accepts: at most 40 of `[a-zA-Z0-9_-]`
+    [neutral.unique-call-ids, openai-chat.sizes].
+
+    The result depends on the id alone, so a call and its result keep the same id.
+    """
+    return call_id if _ID.fullmatch(call_id) else f"call_{_digest(call_id)[:24]}"
+
+
+def short_id(call_id: str) -> str:
+    """Map a call id to one that Mistral accepts: nine letters or digits."""
+    return call_id if _SHORT_ID.fullmatch(call_id) else _digest(call_id)[:9]
+
+
+def _digest(call_id: str) -> str:
+    return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def unnumbered(call_id: str) -> str:
+    """Return a call id as the caller gave it: of several equal ones, later ones have a number."""
+    return _NUMBER.sub("", call_id)
+
+
+def own_id(call_id: str, taken: Container[str]) -> str:
+    """Return the id of a call beside others: a number is added to an id that is `taken`."""
+    numbered = (f"{call_id}#{number}" for number in count(2))
+    return next(id for id in chain((call_id,), numbered) if id not in taken)
+
+
+def with_own_ids(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Return the parts of a message, of whose calls each has an id of its own."""
+    found: list[Part] = []
+    taken: set[str] = set()
+    for part in parts:
+        if isinstance(part, ToolCall):
+            call_id = own_id(part.id, taken)
+            taken.add(call_id)
+            found.append(part if call_id == part.id else replace(part, id=call_id))
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def tool_name(name: str) -> str:
+    """Return the name of a called tool in a form that every provider accepts [anthropic.sizes]."""
+    return name if _NAME.fullmatch(name) else _NOT_IN_NAME.sub("_", name[:64]) or "tool"
+
+
+def participant_name(name: str) -> str | None:
+    """Return a participant's name in a form that OpenAI accepts, None where it has none.
+
+    Accents are left out. A name with letters that no ASCII letter stands for has no such form.
+    """
+    if _NAME.fullmatch(name):
+        return name
+    folded = unicodedata.normalize("NFKD", name)
+    if any(char.isalnum() and not char.isascii() for char in folded):
+        return None
+    ascii_name = "".join(filter(str.isascii, folded))[:64]
+    return _NOT_IN_NAME.sub("_", ascii_name).strip("_") or None
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text is strict JSON: finite numbers, at most `MAX_DEPTH` levels, `_LIMITS`.
+
+    What orjson accepts is such JSON; what it refuses may still be.
+    """
+    try:
+        json_fields.json_at(json_text.loads_within(text, _LIMITS, orjson.loads), "")
+    except orjson.JSONDecodeError:
+        return _read_json(text) is not _INVALID
+    except (json_text.ExceedsLimits, ValidationError):
+        return False
+    return True
+
+
+def arguments_object(text: str) -> dict[str, Any] | None:
+    """Parse arguments that are a JSON object; None for any others."""
+    value = _read_json(text) if text.lstrip()[:1] == "{" else None
+    return value if isinstance(value, dict) else None
+
+
+def sent_as_object(text: str) -> str:
+    """Return arguments as text the way a format sends them that sends an object."""
+    arguments = arguments_object(text)
+    return text if arguments is None else json_fields.compact(arguments)
+
+
+def object_arguments(text: str) -> str:
+    """Return arguments for a format that sends an object [anthropic.input-object].
+
+    Characters that JSON escapes stand for must be sendable, too.
+    """
+    arguments = arguments_object(text)
+    if arguments is None:
+        return wrapped_arguments(text)
+    cleaned = sendable_json(arguments) if "\\u" in text else arguments
+    return text if cleaned is arguments else json_fields.compact(cleaned)
+
+
+def wrapped_arguments(text: str) -> str:
+    """Put arguments that are not JSON into an object, so that every provider accepts them."""
+    return json_fields.compact({"arguments": text}) if text.strip() else "{}"
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json_fields.json_at(json_text.loads_within(text, _LIMITS, json_text.loads_exact), "")
+    except (ValueError, ValidationError):
+        return _INVALID

@@ -31,10 +31,9 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from app.formats import PROVIDERS
-from app.formats.base64_media import is_base64, sniffed_type, split_data_url
-from app.formats.media_parts import media_type_of
+from app.formats.media import is_base64, media_type_of, sniffed_type, split_data_url
 from app.formats.message import File, FormatName, Image
-from app.formats.reasoning_families import ANTHROPIC, GEMINI, OPENAI
+from app.formats.reasoning import ANTHROPIC, GEMINI, OPENAI
 
 CountText = Callable[[str], int]
 IMAGE_TOKENS: Final = 1000

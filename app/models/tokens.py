@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from app.common.texts import sendable
-from app.formats import PROVIDERS, ToolDefinition, json_fields
+from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition, json_fields
 from app.formats.base import Original, Provider
 from app.formats.message import (
     LOG_FORMAT,
@@ -47,9 +47,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.registry import openai_chat
-from app.formats.tool_calls import NO_IDS, sent_as_object
-from app.formats.tools import hosted_definition
+from app.formats.tools import NO_IDS, hosted_definition, sent_as_object
 from app.models import media
 
 CountText = media.CountText
@@ -84,7 +82,7 @@ class MessageTokens:
 def count_message(
     message: Message, count: CountText, format: FormatName = LOG_FORMAT
 ) -> MessageTokens:
-    """Count a clean message as a format sends it; an append does so once, for openai_chat.
+    """Count a clean message as a format sends it; an append does so once, for the log.
 
     The count is exact for a message that the format has adapted.
     """
@@ -177,7 +175,7 @@ def counts_as_stored(message: Message, sent: Message, format: FormatName) -> boo
     Reasoning is not compared.
     """
     provider = PROVIDERS[format]
-    if openai_chat.adapt(message) is not message:
+    if LOG_PROVIDER.adapt(message) is not message:
         return False
     if provider.results_are_objects and message.role is Role.TOOL:
         return False
@@ -190,25 +188,20 @@ def counts_as_stored(message: Message, sent: Message, format: FormatName) -> boo
     return len(visible) == len(sent_parts) and all(map(operator.is_, visible, sent_parts))
 
 
-def count_replayed(stored: int, message: Message, sent: Message, count: CountText) -> int:
+def count_replayed(
+    stored: int, message: Message, sent: Message, count: CountText, format: FormatName
+) -> int:
     """Count the reasoning that is replayed: only that of the provider itself
     [neutral.opaque-family].
 
     `stored` is the count of all the message's reasoning; `sent` has the reasoning that is replayed,
     and the signatures that this format sends.
     """
-    if not stored:
-        return 0
-    all_parts, replayed = signed_parts(message), signed_parts(sent)
+    all_parts = signed_parts(message)
+    replayed = [part for part in signed_parts(sent) if part.format is format] if stored else []
     if len(replayed) == len(all_parts) and all(map(operator.is_, replayed, all_parts)):
-        return stored
-    return count_reasoning(sent, count) if replayed else 0
-
-
-def reasoning_of(message: Message) -> Message:
-    """Return a message with its reasoning parts alone."""
-    reasoning = (part for part in message.parts if isinstance(part, Reasoning))
-    return replace(message, parts=tuple(reasoning))
+        return stored if replayed else 0
+    return count_reasoning(replace(sent, parts=tuple(replayed)), count) if replayed else 0
 
 
 def count_json(value: Any, count: CountText) -> int:

@@ -44,49 +44,6 @@ _FILE_NAME = re.compile(r"[\w-]+\.[a-z]+")
 INSPECTOR = Path(app.__file__).with_name("inspector_files")
 """The folder that `inspector/build.ts` writes."""
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
-    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
-_PAGE_HEADERS = _HEADERS | {"Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
-_HASHED_HEADERS = _HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
-
-_KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-_FILE_NAME = re.compile(r"[\w-]+\.[a-z]+")
-
-INSPECTOR = Path(app.__file__).with_name("inspector_files")
-"""The folder that `inspector/build.ts` writes."""
-
-_LINKS = {
-    "name": "Context Service",
-    "version": "",
-    "inspector": "/inspector",
-    "docs": "/docs",
-    "openapi": "/openapi.json",
-    "health": "/healthz",
-    "readiness": "/readyz",
-}
-
-
-class ServiceLinks(ResponseSchema):
-    """The version of the service, and the paths to start from."""
-
-    name: str
-    """Name of the service."""
-    version: str
-    """Version of the service."""
-    inspector: str
-    """Path of the inspector, for a browser."""
-    docs: str
-    """Path of the API reference, for a browser."""
-    openapi: str
-    """Path of the OpenAPI document."""
-    health: str
-    """Path of the liveness check."""
-    readiness: str
-    """Path of the readiness check."""
-
 
 class Health(ResponseSchema):
     """The service is healthy."""

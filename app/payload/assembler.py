@@ -27,22 +27,28 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.view import ProviderItem
-from app.formats import compactions
+from app.formats import provider_items
 from app.formats.base import Provider
-from app.formats.message import Reasoning, Role
-from app.formats.openai_responses.parsing import CONFIGURATION, is_configuration
-from app.models.tokens import count_reasoning
-from app.payload.call_groups import CallGroups
-from app.payload.payload_items import BreakpointPosition, PayloadItems, StablePoint
-from app.payload.shown_messages import may_have_compaction
+from app.formats.message import NO_RESULT, Message, Reasoning, Role, Text
+from app.formats.responses_items import CONFIGURATION, is_configuration
+from app.models.tokens import (
+    MESSAGE_OVERHEAD,
+    count_reasoning,
+    count_replayed,
+    count_visible,
+    counts_as_stored,
+    media_overhead,
+)
+from app.payload.call_groups import CallGroups, may_have_compaction
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 WINDOW_NOTE = "[Earlier messages are not shown.]"
@@ -55,17 +61,73 @@ MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
 
 
+class BreakpointPosition(NamedTuple):
+    """Where a cache breakpoint may be: an item, a byte in it, and the tokens up to there."""
+
+    item_index: int
+    byte_offset: int
+    tokens: int
+
+
+class StablePoint(NamedTuple):
+    """The number of stable items after a row, and the breakpoints then, newest first."""
+
+    stable_items: int
+    breakpoints: tuple[BreakpointPosition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadItems:
+    """The messages of a payload as the provider's items; the first `stable_items` never change.
+
+    Each of the `wire_items` is the JSON of one item. The last `tail_items` are replaced by the next
+    build. `tokens` counts the history without summary, opening and tail; `sealed_tokens` of them
+    are of reasoning and sealed text. `breakpoints` are the positions for cache breakpoints, newest
+    first. `mentions` are the agent tools that the items name, `references` the tools that search
+    results refer to, and `not_carried` the types of content that labels stand for.
+    """
+
+    wire_items: list[bytes]
+    stable_items: int
+    tokens: int
+    sealed_tokens: int
+    summary_tokens: int
+    prefix_digest: str
+    rendered_through: int
+    has_calls: bool
+    breakpoints: tuple[BreakpointPosition, ...] = ()
+    mentions: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    tail_items: int = 0
+    opening_tokens: int = 0
+    tail_tokens: int = 0
+    not_carried: tuple[str, ...] = ()
+
+
+def breakpoint_json(provider: Provider) -> bytes:
+    """Return the JSON that makes a block a breakpoint."""
+    return b"," + json_text.dump_payload(provider.marked({}))[1:-1]
+
+
+class MisplacedBreakpoint(ValueError):
+    """A cache breakpoint would not stand at the end of a block."""
+
+
+def with_breakpoints(item: bytes, breakpoint_json: bytes, byte_offsets: Collection[int]) -> bytes:
+    """Return an item with a breakpoint at each of these offsets, the ends of its blocks."""
+    for offset in sorted(byte_offsets, reverse=True):
+        if item[offset : offset + 1] != b"}":
+            raise MisplacedBreakpoint(f"No block of the item ends at byte {offset}")
+        item = item[:offset] + breakpoint_json + item[offset:]
+    return item
+
+
 @dataclass(eq=False)
 class Assembler(CallGroups):
     """Renders rows into the items of one payload, and counts their `tokens`."""
 
-    provider_type: ClassVar[type[Provider]]
-    takes_system_notes: ClassVar[bool] = False
-    """Whether the format takes system text inside a conversation."""
     open_items: ClassVar[int] = 0
     """How many items, after the stable ones, a row may add to."""
-    ends_with_reasoning: ClassVar[bool] = False
-    """Whether a message may end with reasoning behind something else."""
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
@@ -84,6 +146,10 @@ class Assembler(CallGroups):
         self._stable_items: list[bytes] = []
         self._hash = hashlib.sha256()
         self._summary_texts = self.view.summary_texts()
+        self._calls: dict[str, Mapping[str, Any]] = {}  # fields of rendered calls, by sent id
+        self._sent_ids: dict[str, str] = {}  # by the id to send: that in the rendered call
+        self._apart: list[dict[str, Any]] = []  # what follows the results of the open group
+        self._item_ids: set[str] = set()
         self._has_opening = False
         self._has_item = self.view.sent_item is None
         self._rows_before_item: list[LogRow] = []
@@ -116,11 +182,11 @@ class Assembler(CallGroups):
 
     def _put_provider_item(self, row: LogRow, item: ProviderItem) -> None:
         """Begin with the provider's item of a row (rule 8)."""
-        part = compactions.last_compaction(row.message())
+        part = provider_items.last_compaction(row.message())
         if part is None or part.block is None:
             return
         tokens_before = self.tokens
-        self._put_compaction(part.block, item.tokens)
+        self._put(Role.ASSISTANT, [dict(part.block)], item.tokens)
         self.summary_tokens += self.tokens - tokens_before
         self.tokens = tokens_before
         self._has_first_message = True
@@ -148,7 +214,7 @@ class Assembler(CallGroups):
         else:
             if not self._goes_on(row):
                 self._end_group()
-            if row.role is not Role.SYSTEM or not self.takes_system_notes:
+            if row.role is not Role.SYSTEM or not self.provider.takes_system:
                 self._has_first_message = True
             if self._sends_nothing(row):
                 self._record_cost(row, 0)
@@ -184,7 +250,7 @@ class Assembler(CallGroups):
         back = takewhile(lambda part: isinstance(part, Reasoning), reversed(parts))
         ending = tuple(part for part in back if isinstance(part, Reasoning))[::-1]
         is_all = len(ending) == len(parts) and message.block is None
-        is_held = ending and (is_all or not self.ends_with_reasoning)
+        is_held = ending and (is_all or not self.provider.ends_with_reasoning)
         if is_held and row.seq > self.view.reasoning_after:
             tokens = count_reasoning(replace(message, parts=ending), self.count)
             self._held = replace(row, lead=ending, reasoning_tokens=tokens)
@@ -201,9 +267,9 @@ class Assembler(CallGroups):
 
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
-        has_item = may_have_compaction(row) and compactions.last_compaction(row.message())
+        has_item = may_have_compaction(row) and provider_items.last_compaction(row.message())
         if has_item:  # nothing shows what it stands for
-            self._not_carried[compactions.COMPACTION] = None
+            self._not_carried[provider_items.COMPACTION] = None
         self._put_note(WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE)
 
     def finish(self) -> None:
@@ -265,7 +331,7 @@ class Assembler(CallGroups):
         tokens_before, had_first_message = self.tokens, self._has_first_message
         for text in self.opening.texts:
             self._put_note(text, as_system=self.opening.as_system)
-        if self.opening.as_system and self.takes_system_notes:
+        if self.opening.as_system and self.provider.takes_system:
             # The conversation still has to begin with the user.
             self._has_first_message = had_first_message
         self.opening_tokens = self.tokens - tokens_before
@@ -282,13 +348,94 @@ class Assembler(CallGroups):
         # Every payload of this view that has the last row before the summary has the summary too.
         self._record_point(self._seqs[-1] if self._seqs else 0)
 
-    def _put_compaction(self, block: Mapping[str, Any], tokens: int) -> None:
-        """Add a provider's compaction item, which only some formats have."""
-        raise NotImplementedError(f"{self.format} has no compaction items")
-
-    @abstractmethod
     def _put_note(self, text: str, *, as_system: bool = False) -> None:
         """Add a text of the service, as the system's or the user's."""
+        self._has_first_message = True
+        role = Role.SYSTEM if as_system and self.provider.takes_system else Role.USER
+        pieces = self.provider.render(Message(role, (Text(text),)))
+        self._put(role, pieces, MESSAGE_OVERHEAD + self.count(text))
+
+    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
+        stored, accepts = self._message(row), self.view.reasoning_of
+        prepared = self._prepared(stored)
+        message = self.provider.without_foreign(prepared, accepts)
+        is_own = row.format is self.format
+        replays = is_own and row.seq > self.view.reasoning_after and message is prepared
+        shown = self.provider.for_payload(message, ids, replays=replays, accepts=accepts)
+        shown = self.provider.without_repeated_ids(shown, self._item_ids)
+        shown, pieces = self._rendered(shown)
+        self._record_content(shown)
+        self._keep_calls(row, shown, self.provider.rendered_calls(pieces))
+        is_stored = not (ids or row.has_media or self._is_rewritten(row)) and message is stored
+        if is_stored and self._counts_as_stored(row, message, shown):
+            tokens = row.tokens
+        else:
+            tokens = self._counted(shown, pieces)
+        reasoning = row.reasoning_tokens if is_own else 0
+        reasoning = count_replayed(reasoning, stored, shown, self.count, self.format)
+        reasoning += self._completed(row, pieces)
+        tokens = self._record_cost(row, tokens, reasoning)
+        if row.role is Role.TOOL:
+            self._put_tool_result(shown.tool_call_id or "", pieces, tokens)
+        else:
+            self._put(row.role, pieces, tokens)
+
+    def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
+        message = Message(Role.TOOL, (Text(text),), self._sent_ids.get(wire_id, wire_id))
+        shown, pieces = self._rendered(message)
+        tokens = self._counted(shown, pieces)
+        self._put_tool_result(shown.tool_call_id or "", pieces, tokens)
+
+    def _rendered(self, shown: Message) -> tuple[Message, list[dict[str, Any]]]:
+        """Render a message; what its call decides about a result is in the one returned."""
+        call = self._calls.get(shown.tool_call_id or "")
+        shown = self.provider.linked(shown, call)
+        return shown, self.provider.render(shown, call)
+
+    def _counts_as_stored(self, row: LogRow, message: Message, shown: Message) -> bool:
+        if self.provider.is_reshaped(self._calls.get(shown.tool_call_id or "")):
+            return False
+        has_apart = self.provider.names_family and row.reasoning_tokens
+        return not has_apart and counts_as_stored(message, shown, self.format)
+
+    def _counted(self, shown: Message, pieces: Sequence[dict[str, Any]]) -> int:
+        """Count a rendered message. Some types of results have no place for texts."""
+        if self.provider.is_reshaped(self._calls.get(shown.tool_call_id or "")):
+            (shown,) = self.provider.parse(pieces[0], "")
+        overhead = media_overhead(self.format, shown, self.count)
+        return count_visible(shown, self.count, self.format) + overhead
+
+    def _keep_calls(
+        self, row: LogRow, shown: Message, rendered: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Remember what the results of rendered calls have to know."""
+        for call_id, call, fields in zip(row.call_ids, shown.calls, rendered, strict=False):
+            self._calls[call.id] = fields
+            self._sent_ids[self._open_calls.get(call_id, "")] = call.id
+
+    def _put_tool_result(self, call_id: str, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
+        """Add a result; what is sent apart from it, and counted with it, waits."""
+        self._put(Role.TOOL, pieces[:1], tokens)
+        self._apart += pieces[1:]
+
+    def _finish_group(self) -> None:
+        apart, self._apart = self._apart, []
+        if apart:  # which the results' counts include
+            self._put(
+                Role.USER, apart, 0 if self.provider.sends_apart_message else MESSAGE_OVERHEAD
+            )
+
+    def _prepared(self, message: Message) -> Message:
+        """Return a stored message with what this payload cannot show replaced."""
+        return message
+
+    def _completed(self, row: LogRow, pieces: Sequence[dict[str, Any]]) -> int:
+        """Complete a rendered message by what its model demands; return the added tokens."""
+        return 0
+
+    @abstractmethod
+    def _put(self, role: Role, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
+        """Add the pieces of a message; `tokens` has the overhead of one."""
 
     def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
         """Return the items of the rows so far, open calls closed, and a tail.

@@ -1,35 +1,185 @@
-"""Groups of calls and their results in a payload, where each call has an id of its own.
+"""How the messages of a view are shown, and the groups of calls and results among them.
 
-The rules are those of the assembler.
+Messages are shown cleared, shortened, without media or compactions; in a payload each call has an
+id of its own and a result. The rules are those of the assembler.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from app.blobs.preview import READ_LINES, placeholder
+from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
 from app.common import json_text
 from app.conversations.messages.row import JoinedRow, LogRow
-from app.formats import labels
-from app.formats.message import LOG_FORMAT, NO_RESULT, Message, Role, Text
-from app.formats.reasoning_families import MISTRAL
-from app.formats.registry import openai_chat
-from app.formats.tool_calls import sendable_id, short_id
-from app.models.tokens import count_visible
-from app.payload.shown_messages import ShownMessages
+from app.conversations.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
+from app.conversations.text_shortening import shortened_preview
+from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
+from app.conversations.view import View
+from app.formats import LOG_PROVIDER, labels, provider_items
+from app.formats.base import Provider
+from app.formats.message import (
+    EMPTY_MESSAGE,
+    LOG_FORMAT,
+    NO_RESULT,
+    Message,
+    Part,
+    Role,
+    Text,
+    ToolCall,
+)
+from app.formats.reasoning import MISTRAL
+from app.formats.tools import sendable_id, short_id
+from app.models.tokens import CountText, count_sealed, count_visible, signed_parts
+from app.policy.policy import AGENT_TOOL_NAMES
+from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
+
+MAX_NOT_CARRIED = 16
+"""How many types of content a payload lists as not carried."""
+_COMPACTION_TYPE = f'"{provider_items.COMPACTION}"'.encode()
+
+
+def placeholder_of(row: LogRow, *, names_tool: bool = True) -> str:
+    """Return the placeholder of a cleared tool result."""
+    output = _output_of(row)
+    return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=names_tool)
+
+
+def _output_of(row: LogRow) -> StoredOutput:
+    """Return how a row shows its tool result, whole by default."""
+    return row.output or inline_output(row.message())
 
 
 @dataclass(eq=False)
-class CallGroups(ShownMessages):
-    """Keeps the calls that are open, and answers each."""
+class ShownMessages:
+    """Reads rows as messages of one payload, and counts them.
 
-    joins_answers: ClassVar[bool] = True
-    """Whether messages of one answer are joined, because results have to follow their calls."""
-    linked_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of a call that its result has to have, too."""
+    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it would
+    name if it could.
+    `defined_tools` are the tools that the payload defines, `references` those of them that a search
+    result refers to. `opening` is the dynamic text before the history.
+    """
+
+    provider: Provider
+    view: View
+    count: CountText
+    mentionable_tools: Collection[str] = frozenset(AGENT_TOOL_NAMES)
+    opening: DynamicTexts = NO_DYNAMIC_TEXTS
+    defined_tools: Collection[str] = frozenset()
+    mentions: set[str] = field(default_factory=set, init=False)
+    references: set[str] = field(default_factory=set, init=False)
+    sealed_tokens: int = field(default=0, init=False)
+    """Those of the tokens that are of reasoning and sealed text."""
+    costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
+    """The tokens of messages whose items cost another number than their stored count."""
+    media: list[SentMedia] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.format = self.provider.name
+        self._not_carried: dict[str, None] = {}
+        self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
+
+    def _is_cleared(self, row: LogRow) -> bool:
+        return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
+
+    def _placeholder(self, row: LogRow) -> str:
+        self.mentions.add(READ_LINES)
+        return placeholder_of(row, names_tool=READ_LINES in self.mentionable_tools)
+
+    def _is_rewritten(self, row: LogRow) -> bool:
+        """Whether a row is not shown as it is stored, and so counted again.
+
+        The names of tools leave its preview (rule 5), its text is shortened, or it loses what a
+        compaction item in it stands for (rule 8).
+        """
+        if row.seq in self._shortened_by_seq or self._has_sent_item(row):
+            return True
+        if self.view.cuts_media(row.seq) and may_have_media(row):
+            return True
+        output = row.output
+        if output is None or not output.mentions:
+            return False
+        self.mentions.update(output.mentions)
+        return any(name not in self.mentionable_tools for name in output.mentions)
+
+    def _message(self, row: LogRow) -> Message:
+        """Return a row's message as it is shown."""
+        if isinstance(row, JoinedRow):
+            messages = [self._message(each) for each in row.rows]
+            joined = [p for each in messages for p in each.parts if p != Text(EMPTY_MESSAGE)]
+            joined.sort(key=lambda part: isinstance(part, ToolCall))  # texts precede calls
+            first = next((each for each in messages if each.block is not None), messages[0])
+            return replace(first, parts=tuple(joined))
+        message = self._message_with_media(row)
+        cut = self.view.media_cut
+        if cut is not None and row.seq <= cut.seq:
+            ref = row.output.ref_in(row.id, row.seq).id if row.output else None
+            count = cut.count if row.seq == cut.seq else len(message.parts)
+            message = without_media(message, count, ref or message_ref(row.id, row.seq))
+        self.media += media_in(row.seq, message)
+        return message
+
+    def _message_with_media(self, row: LogRow) -> Message:
+        message = row.message()
+        if may_have_compaction(row):
+            message = self._without_compactions(row) or message
+        if (shortened := self._shortened_by_seq.get(row.seq)) is not None:  # (rule 5)
+            ref = message_ref(row.id, row.seq)
+            preview = shortened_preview(message, shortened, ref)
+            self.mentions.update(preview.mentions)
+            if not all(name in self.mentionable_tools for name in preview.mentions):
+                preview = shortened_preview(message, shortened, ref, named=False)
+            return preview.message
+        if self._has_sent_item(row) or not self._is_rewritten(row):
+            return message
+        return _without_tool_names(message, _output_of(row))
+
+    def _has_sent_item(self, row: LogRow) -> bool:
+        item = self.view.sent_item
+        return item is not None and row.seq == item.seq
+
+    def _without_compactions(self, row: LogRow) -> Message | None:
+        """Return a message without compactions, None where nothing else is in it (rule 8)."""
+        message = row.message()
+        if self._has_sent_item(row):
+            return provider_items.after_compaction(message)
+        return provider_items.without_compactions(
+            self.provider.unbound(message) if row.format is self.format else message
+        )
+
+    def _is_own_reasoning(self, row: LogRow) -> bool:
+        """Whether the model would take the reasoning of a message."""
+        if row.format is not self.format:
+            return False
+        message, accepts = row.message(), self.view.reasoning_of
+        parts = self.provider.sent_parts(message, accepts, replays=True)
+        return bool(signed_parts(message.with_parts(parts)))
+
+    def _record_cost(self, row: LogRow, visible: int, reasoning: int = 0) -> int:
+        """Record what the items of a row cost, and return it."""
+        self.sealed_tokens += reasoning
+        tokens = visible + reasoning
+        if tokens != row.tokens:
+            others = row.rows[1:] if isinstance(row, JoinedRow) else ()
+            self.costs_by_seq[row.seq] = tokens - sum(other.tokens for other in others)
+        return tokens
+
+    def _record_content(self, shown: Message) -> None:
+        """Count the sealed text of a shown message, and collect the types that labels stand for."""
+        self.sealed_tokens += count_sealed(shown, self.format, self.count)
+        for part in shown.parts:
+            if isinstance(part, Text) and part.stands_for and part.format is not self.format:
+                room = MAX_NOT_CARRIED - len(self._not_carried)
+                new = (kind for kind in part.stands_for if kind not in self._not_carried)
+                self._not_carried |= dict.fromkeys(list(dict.fromkeys(new))[:room])
+
+
+@dataclass(eq=False)
+class CallGroups(ShownMessages, ABC):
+    """Keeps the calls that are open, and answers each."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,7 +192,6 @@ class CallGroups(ShownMessages):
         self._expected: dict[str, LogRow] = {}  # the late ones of the open calls
         self._placed: set[int] = set()  # the late ones next to their calls
         self._late_texts: list[LogRow] = []  # those that wait for the end of a call group
-        self._linked: dict[str, dict[str, Any]] = {}  # by the id to send
         self._has_first_message = False
         self._seqs: list[int] = []  # of the rows so far
         self._item_counts: list[int] = []  # how many items there were with each
@@ -127,9 +276,9 @@ class CallGroups(ShownMessages):
         else:
             shown = self._message_with_media(row)
         shown = replace(shown, tool_call_id=row.call_ids[0])
-        message = openai_chat.adapt(Message(Role.USER, labels.labelled_result(shown)))
+        message = LOG_PROVIDER.adapt(Message(Role.USER, labels.labelled_result(shown)))
         tokens = count_visible(message, self.count)
-        text = json_text.dump_payload(openai_chat.render(message))
+        text = json_text.dump_payload(LOG_PROVIDER.wire(message))
         user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, LOG_FORMAT, text)
         self._has_first_message = True
         self._put_row(user, {})
@@ -143,7 +292,7 @@ class CallGroups(ShownMessages):
             if (late := self._late_results.get((call_id, row.seq))) is not None:
                 self._expected[call_id] = late
         self._answer.append(row)
-        if not (self.joins_answers and self._open_calls):
+        if not (self.provider.joins_answers and self._open_calls):
             self._put_answer()
 
     def _unique_id(self, call_id: str) -> str:
@@ -156,24 +305,16 @@ class CallGroups(ShownMessages):
         self._used_ids.add(wire_id)
         return wire_id
 
-    def _link(self, call_id: str, call: Mapping[str, Any]) -> None:
-        """Remember the fields of a rendered call that its result has to have."""
-        if fields := {key: call[key] for key in self.linked_fields if call.get(key)}:
-            self._linked[call_id] = fields
-
-    def _with_linked(self, message: Message) -> Message:
-        """Return an adapted result with the fields of its call."""
-        linked = self._linked.get(message.tool_call_id or "")
-        if linked is None:
-            return message
-        own = message.block if message.format is self.format else None
-        return replace(message, block={**linked, **(own or {})}, format=self.format)
-
     def _add_result(self, row: LogRow, wire_id: str) -> None:
         if self._is_cleared(row):
             self._put_result(wire_id, self._placeholder(row))
         else:
-            self._put_row(row, replaced_id(row.call_ids[0], wire_id))
+            self._put_row(row, self._result_ids(row.call_ids[0], wire_id))
+        if not self._open_calls:
+            self._finish_group()
+
+    def _result_ids(self, call_id: str, wire_id: str) -> dict[str, str]:
+        return replaced_id(call_id, wire_id)
 
     @abstractmethod
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
@@ -183,12 +324,35 @@ class CallGroups(ShownMessages):
     def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
         """Answer a call with a text, by default with the note that it has no result."""
 
-    def _finish_group(self) -> None:  # most formats need nothing
+    @abstractmethod
+    def _finish_group(self) -> None:
         """Add what follows all results of a call group."""
 
 
 def replaced_id(call_id: str, wire_id: str) -> dict[str, str]:
     """Map a call's id, as in the log and as in its chat item, to another id to send."""
-    if wire_id == call_id:
-        return {}
-    return {call_id: wire_id, sendable_id(call_id): wire_id}
+    return {call_id: wire_id, sendable_id(call_id): wire_id} if wire_id != call_id else {}
+
+
+def may_have_media(row: LogRow) -> bool:
+    """Whether media may be in a row, by the words in its text."""
+    return any(word in row.text for word in MEDIA_WORDS)
+
+
+def may_have_compaction(row: LogRow) -> bool:
+    """Whether a compaction of a provider may be in a row, by the words in its text."""
+    return (
+        row.role is Role.ASSISTANT
+        and row.format in provider_items.CONTENT_KEYS
+        and _COMPACTION_TYPE in row.text
+    )
+
+
+def _without_tool_names(message: Message, output: StoredOutput) -> Message:
+    """Return a truncated result whose note, at the end of its last text, names no tool."""
+    parts: list[Part] = list(message.parts)
+    for index in reversed(range(len(parts))):
+        if isinstance(part := parts[index], Text):
+            parts[index] = Text(without_tool_names(part.text, output))
+            break
+    return replace(message, parts=tuple(parts))

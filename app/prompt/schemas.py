@@ -13,8 +13,7 @@ from app.common import json_text
 from app.common.schema_errors import NAME_PATTERN
 from app.formats import ToolCategory
 from app.formats.message import FormatName
-from app.formats.tool_calls import TOOL_NAME_PATTERN
-from app.formats.tools import HOSTED_TYPE_PATTERN
+from app.formats.tools import HOSTED_TYPE_PATTERN, TOOL_NAME_PATTERN
 from app.http.fields import MAX_SEQ, MessageObject, RequestSchema, ResponseSchema, examples
 from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
 from app.prompt.sections import PromptSection, SectionKind, section_from

@@ -19,10 +19,9 @@ from itertools import chain
 from typing import Any
 from uuid import UUID, uuid5
 
-from app.formats import PROVIDERS, labels
+from app.formats import LOG_PROVIDER, PROVIDERS, labels
 from app.formats.message import LOG_FORMAT, FormatName, Message, Role
-from app.formats.registry import openai_chat
-from app.formats.tool_calls import unnumbered
+from app.formats.tools import unnumbered
 
 NAMESPACE = UUID("5f0b1f0e-6a52-5b3e-9d0c-3c1f4b7f2a10")
 ENTRY_FIELDS = (
@@ -106,7 +105,7 @@ def _as_text(source: SourceMessage, parsed: Sequence[Message]) -> SourceMessage:
         labels.labelled_result(each) if each.role is Role.TOOL else each.parts for each in parsed
     )
     user = Message(Role.USER, tuple(chain.from_iterable(parts)))
-    message = openai_chat.render(openai_chat.adapt(user))
+    message = LOG_PROVIDER.wire(LOG_PROVIDER.adapt(user))
     if "timestamp" in source.message:
         message["timestamp"] = source.message["timestamp"]
     return replace(source, format=LOG_FORMAT, message=message)

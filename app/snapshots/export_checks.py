@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, is_dataclass, replace
 from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cache, partial
@@ -23,7 +23,7 @@ from app.common import json_text
 from app.common.errors import UnpairedToolResult, ValidationError
 from app.common.json_text import StructureLimits
 from app.common.texts import is_sendable, time_from
-from app.conversations.compaction_receipt import FACTS, Compaction, Trigger
+from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
 from app.conversations.conversation import SettingsList
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
@@ -175,13 +175,13 @@ _OF_COLUMN: Mapping[str, Check] = {
 }
 """The checks of fields of which not every value of the column's type is allowed."""
 _FACTS = {
-    **_hints(Compaction),
+    **_hints(CompactionFacts),
     "strategy": StrategyName,
 }
 _DEFAULTS = {
     field.name: field.default
-    for field in dataclass_fields(Compaction)
-    if field.name in FACTS and field.default is not MISSING
+    for field in dataclass_fields(CompactionFacts)
+    if field.name not in ("strategy", "strategies_run")
 }
 """A fact that a receipt of an earlier version lacks has its default."""
 _TABLES = {**RECORD_TABLES, RecordKind.SETTINGS: "conversations", RecordKind.STATE: "heads"}

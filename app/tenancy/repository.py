@@ -13,19 +13,6 @@ _TENANT = equal("tenant_id")
 _IS_MODEL = equal("tenant_id", "model")
 
 ADD = Statement(f"{insert('tenants', 'tenant_id')} ON CONFLICT (tenant_id) DO NOTHING")
-FIND_CREATION = Statement("""
-    SELECT request_hash, resource_id FROM creations
-    WHERE tenant_id = :tenant_id AND key = :key AND created_at > now() - interval '24 hours'
-""")
-# The key's row is inserted before the resource, so that of two equal concurrent requests the second
-# waits for the first and then finds its resource.
-ADD_CREATION = Statement(f"""
-    {insert("creations", "tenant_id", "key", "request_hash", "resource_id", created_at="now()")}
-    ON CONFLICT (tenant_id, key) DO UPDATE
-    SET request_hash = excluded.request_hash, resource_id = excluded.resource_id,
-        created_at = excluded.created_at
-    WHERE excluded.created_at - creations.created_at >= interval '24 hours'
-""")
 ADD_MODEL = Statement(f"""
     {insert("models", "tenant_id", "model", "entry", updated_at="statement_timestamp()")}
     ON CONFLICT (tenant_id, model) DO UPDATE
@@ -87,19 +74,7 @@ EXPIRE_KEY = Statement("""
 
 
 class TenantRepository(Repository):
-    """Stores models and creation keys; the services of keys and limits run their statements."""
-
-    async def find_creation(self, tenant_id: str, key: str) -> tuple[str, str] | None:
-        """Return the request hash and the resource id stored for an idempotency key."""
-        row = await self._session.first(FIND_CREATION, tenant_id=tenant_id, key=key)
-        return tuple(row) if row is not None else None
-
-    async def add_creation(
-        self, tenant_id: str, key: str, request_hash: str, resource_id: str
-    ) -> bool:
-        """Store a key for 24 hours; False when an equal request stored it first."""
-        values = {"request_hash": request_hash, "resource_id": resource_id}
-        return await self._session.run(ADD_CREATION, tenant_id=tenant_id, key=key, **values) == 1
+    """Stores models; the services of keys and limits run their statements."""
 
     async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
         """Add or replace the tenant's entry for a model."""

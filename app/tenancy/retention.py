@@ -23,7 +23,6 @@ AGES = {
     "events": None,
     "jobs": timedelta(days=30),
     "idempotency_keys": timedelta(days=1),  # they hold for 24 hours
-    "creations": timedelta(days=1),
 }
 """When rows of a table are deleted, None for what the settings say. Jobs count from their end."""
 _BATCH = 5_000

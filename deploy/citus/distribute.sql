@@ -17,7 +17,6 @@ SELECT create_reference_table('calibrations');
 SELECT create_reference_table('snapshots');
 
 -- Counted or kept for a tenant, never joined: by tenant, wherever that is.
-SELECT create_distributed_table('creations', 'tenant_id', colocate_with => 'none');
 SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'none');
 
 -- A conversation and all that belongs to it, on one node.

@@ -15,7 +15,7 @@ from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.row import Calls, LogRow, batch_shape
 from app.conversations.turns import Entry, entry, marked
 from app.formats.message import FormatName, Role
-from app.formats.tool_calls import own_id
+from app.formats.tools import own_id
 from app.models.tokens import CountText
 from tests.domain.compaction import strategies_messages as given_
 

@@ -28,8 +28,7 @@ from app.context.build import ContextService
 from app.context.repository import ContextRepository
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage_service import UsageService
-from app.conversations.compaction_receipt import Compaction
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import Compaction, CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
 from app.conversations.messages.repository import LogRepository
@@ -410,11 +409,13 @@ class Harness:
         """Compact now, as asked."""
         return await self.compaction.compact(TENANT, conversation_id, CompactionRequest(**ask))
 
-    async def receipt(self, conversation_id: str) -> Compaction:
-        """Return the active receipt."""
-        compaction_id = (await self.stored(conversation_id)).state.compaction_id
-        assert compaction_id is not None
-        return (await self.receipts.get(TENANT, conversation_id, compaction_id)).compaction
+    async def receipt(self, conversation_id: str, compaction_id: str | None = None) -> Compaction:
+        """Return a receipt as it is stored, by default the active one."""
+        compaction_id = compaction_id or (await self.stored(conversation_id)).state.compaction_id
+        async with self.database.session() as session:
+            found = await session.contexts.find_compaction(conversation_id, compaction_id)
+        assert found is not None
+        return found
 
     async def events_of(self, conversation_id: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the type and data of each event except appends."""
@@ -423,10 +424,10 @@ class Harness:
         assert page is not None
         return [(it.type, dict(it.data)) for it in page.events if it.type != "appended"]
 
-    async def undo(self, conversation_id: str) -> Compaction:
-        """Undo the active compaction, and return its receipt."""
+    async def undo(self, conversation_id: str) -> None:
+        """Undo the active compaction."""
         active = (await self.receipt(conversation_id)).compaction_id
-        return (await self.receipts.undo(TENANT, conversation_id, active)).compaction
+        await self.receipts.undo(TENANT, conversation_id, active)
 
     async def pin(self, conversation_id: str, seq: int, *, turn: bool = False) -> list[int]:
         """Pin the message with this seq."""

@@ -200,6 +200,16 @@ class Life:
             self.surroundings.settle()
         return answer
 
+    def create(self, path: str, body: object, place: str) -> Answer:
+        """Create what is at `place` then; now and then again, which is refused by its id."""
+        answer = self.send("POST", path, body)
+        if answer.resent and answer.code == "CONFLICT":
+            return self.get(place)  # an earlier try without an answer has made it
+        if answer.ok and self.chance.random() < 0.08:
+            again = self.send("POST", path, body)
+            self.check(again.code == "CONFLICT", "an id is taken once", again)
+        return answer
+
     def post(self, path: str, body: object, *, compares: bool = True) -> Answer:
         """Send with a key; now and then send it again, which gives the same answer."""
         key = self.name("key")

@@ -128,8 +128,8 @@ def create(life: Life) -> None:
         ],
         "tools": TOOLS,
     }
-    answer = life.post("/v1/conversations", body)
-    life.check(answer.status == 201, "a conversation is created", answer)
+    answer = life.create("/v1/conversations", body, f"/v1/conversations/{id}")
+    life.check(answer.ok, "a conversation is created", answer)
     kept = KEPT_LAST if strategy == "sliding_window" else None
     life.conversations.append(Conversation(id, window, sections, kept, agent))
 
@@ -138,8 +138,9 @@ def _agent(life: Life) -> str:
     """Return the agent of the life, which begins with its first conversation."""
     if life.agent is None:
         life.agent = life.name("a")
-        answer = life.post("/v1/agents", {"agent_id": life.agent, "name": "torture"})
-        life.check(answer.status == 201, "an agent is created", answer)
+        body = {"agent_id": life.agent, "name": "torture"}
+        answer = life.create("/v1/agents", body, f"/v1/agents/{life.agent}")
+        life.check(answer.ok, "an agent is created", answer)
     return life.agent
 
 
@@ -272,8 +273,8 @@ def fork(life: Life, conversation: Conversation) -> None:
     at = life.chance.choice((conversation.head, life.chance.randint(1, conversation.head)))
     id = life.name("f")
     body = {"at_seq": at, "conversation_id": id}
-    answer = life.post(f"{path(conversation)}/fork", body)
-    life.check(answer.status == 201, "a fork", answer)
+    answer = life.create(f"{path(conversation)}/fork", body, f"/v1/conversations/{id}")
+    life.check(answer.ok, "a fork", answer)
     life.equal(answer.body["head_seq"], at, "the head of a fork")
     made = conversation.fork(id, at)
     life.conversations.append(made)
@@ -668,9 +669,7 @@ def export(life: Life, conversation: Conversation) -> None:
     lines = exported(life, conversation)
     if life.chance.random() < 0.5 or len(life.conversations) >= CONVERSATIONS:
         return
-    made = life.wire.send(
-        life.chance, "POST", "/v1/conversations/import", key=life.name("key"), raw=lines
-    )
+    made = life.wire.send(life.chance, "POST", "/v1/conversations/import", raw=lines)
     life.check(made.status == 201, "an import", made)
     imported = conversation.imported(made.body["conversation_id"])
     life.conversations.append(imported)

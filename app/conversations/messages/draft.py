@@ -26,7 +26,8 @@ from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.texts import is_sendable, time_from
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.formats import PROVIDERS, compactions, registry
+from app.formats import LOG_PROVIDER, PROVIDERS, provider_items, require_own
+from app.formats.media import clean
 from app.formats.message import (
     LOG_FORMAT,
     File,
@@ -38,12 +39,10 @@ from app.formats.message import (
     Role,
     Text,
     ToolCall,
-    clean,
 )
-from app.formats.openai_responses.parsing import CONFIGURATION
-from app.formats.provider_calls import waiting_calls
-from app.formats.registry import openai_chat
-from app.formats.tool_calls import sendable_id
+from app.formats.provider_items import waiting_calls
+from app.formats.responses_items import CONFIGURATION
+from app.formats.tools import sendable_id
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
     CountText,
@@ -186,7 +185,7 @@ def drafts_of_any(
     codec = PROVIDERS[format]
     messages = codec.parse(raw, pointer)
     if any(isinstance(part, Opaque) for message in messages for part in message.parts):
-        registry.require_own(raw, format, pointer)
+        require_own(raw, format, pointer)
     message_id, timestamp = _id_and_timestamp(raw, format, pointer)
     for message in messages:
         _check_call_ids(message, pointer)
@@ -231,18 +230,18 @@ def derive(
 ) -> Draft:
     """Return what follows from a message alone; `stored_raw` is its stored form."""
     cleaned = clean(message)
-    visible = compactions.without_compactions(cleaned)
-    sent = openai_chat.adapt(visible or cleaned)
-    is_item = format is FormatName.OPENAI_CHAT and openai_chat.is_faithful(stored_raw, message)
+    visible = provider_items.without_compactions(cleaned)
+    sent = LOG_PROVIDER.for_payload(visible or cleaned)
+    is_item = format is FormatName.OPENAI_CHAT and LOG_PROVIDER.is_faithful(stored_raw, message)
     media_chars = sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
     has_long_media = not is_item and media_chars > _MAX_MEDIA_CHARS
     # A chat build needs more than the item: its media or its labels.
     needs_body = any(isinstance(part, Text) and part.stands_for for part in sent.parts) or bool(
-        openai_chat.apart(sent)
+        LOG_PROVIDER.apart(sent)
     )
     fragment = None
     if not (is_item or has_long_media):
-        fragment = json_text.dump_payload(openai_chat.render(visible or cleaned))
+        fragment = json_text.dump_payload(LOG_PROVIDER.wire(sent))
     provider_calls, resolves = waiting_calls(message)
     tokens = reasoning_tokens = 0
     if visible is not None:
@@ -259,7 +258,7 @@ def derive(
         provider_calls=provider_calls,
         resolves=resolves,
         call_names=tuple(call.name for call in message.calls),
-        compaction=compactions.last_compaction(cleaned),
+        compaction=provider_items.last_compaction(cleaned),
     )
 
 

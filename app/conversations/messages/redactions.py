@@ -38,9 +38,9 @@ from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span
 from app.database.connections import Session, Statement
 from app.database.sql import equal, insert, read
-from app.formats import PROVIDERS
-from app.formats.message import LOG_FORMAT, Role, clean
-from app.formats.registry import openai_chat
+from app.formats import LOG_PROVIDER, PROVIDERS
+from app.formats.media import clean
+from app.formats.message import LOG_FORMAT, Role
 from app.repositories import Database
 
 REDACTED = "[redacted]"
@@ -303,8 +303,10 @@ def tombstone_of(row: LogRow) -> dict[str, str | None]:
     if row.role is Role.TOOL:
         message = replace(message, tool_call_id=row.call_ids[0])
     fragment = output = None
-    if row.format is not LOG_FORMAT or not openai_chat.is_faithful(raw, message):
-        fragment = json_text.dump_payload(openai_chat.render(clean(message))).decode()
+    if row.format is not LOG_FORMAT or not LOG_PROVIDER.is_faithful(raw, message):
+        fragment = json_text.dump_payload(
+            LOG_PROVIDER.wire(LOG_PROVIDER.for_payload(clean(message)))
+        ).decode()
     if row.role is Role.TOOL and row.tokens > MAX_PLACEHOLDER_TOKENS:
         output = inline_output(message).as_json()  # clearing relies on it
     return {"body": json_text.dumps(raw), "fragment": fragment, "output": output}

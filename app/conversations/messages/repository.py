@@ -12,7 +12,7 @@ from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
-from app.conversations.repository import FIND_CONVERSATION, LOCK
+from app.conversations.repository import LOCK
 from app.conversations.rows import (
     CALIBRATION,
     STATE_COLUMNS,
@@ -272,10 +272,6 @@ class LogRepository(Repository):
             **versions_of(cached),
         }
         row = await self._session.first(LOCK, **parameters)
-        if row is not None and row["agent_id"] is not None and row["agent_updated_at"] is None:
-            # While the statement waited, the conversation was given to an agent whose row was not
-            # read then.
-            row = await self._session.first(FIND_CONVERSATION, **parameters)
         if row is None:
             return None
         return self._settings_cache.conversation_from(row, tenant_id, cached)

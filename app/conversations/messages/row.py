@@ -26,8 +26,9 @@ from app.common.errors import UnpairedToolResult
 from app.common.ids import MessageId
 from app.conversations.messages.draft import Draft
 from app.formats import PROVIDERS
-from app.formats.message import FormatName, Message, Reasoning, Role, clean
-from app.formats.tool_calls import own_id, unnumbered
+from app.formats.media import clean
+from app.formats.message import FormatName, Message, Reasoning, Role
+from app.formats.tools import own_id, unnumbered
 
 MAX_OPEN_CALLS = 256
 """How many calls of earlier groups stay open: the oldest ones of more are closed."""

@@ -21,7 +21,7 @@ from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.budget_status import read_budget, within
-from app.conversations.compaction_results import UNOBSERVED, Observer
+from app.conversations.compaction_receipt import UNOBSERVED, Observer
 from app.conversations.compactions import announce_due_compaction
 from app.conversations.conversation import Conversation, SettingsList, list_json
 from app.conversations.lookup import lock_conversation

@@ -28,7 +28,7 @@ from tests.conftest import CITUS, Server
 pytestmark = pytest.mark.one_server
 
 KEY = "conversation_id"
-BY_TENANT = {"creations", "tenant_usage"}
+BY_TENANT = {"tenant_usage"}
 """Tables that the script distributes by the tenant; every table without a key is on each node."""
 
 

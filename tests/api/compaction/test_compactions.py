@@ -200,14 +200,6 @@ async def test_a_failed_job_has_the_problem_of_the_request(
     assert await payload(client, path) == before
 
 
-async def test_a_dry_run_is_answered_at_once(client: httpx.AsyncClient, database_url: str) -> None:
-    """A dry run is answered at once, whatever `wait` is. [compaction.per-call]"""
-    path = await long_talk(client)
-    answer = await client.post(f"{path}/compact?wait=false", json={"dry_run": True})
-    assert (answer.status_code, answer.json()["reason"]) == (200, "dry run")
-    assert await execute(database_url, "SELECT FROM jobs") == []
-
-
 # --- receipts -------------------------------------------------------------------------------
 
 

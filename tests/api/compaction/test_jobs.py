@@ -18,7 +18,7 @@ from app.repositories import Database
 from app.settings import Settings
 from app.work.repository import Job
 from tests.api.talk import append, assert_problem, new_conversation, talk
-from tests.conftest import execute, started
+from tests.conftest import started
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -52,23 +52,6 @@ async def change(database: Database, job: Job, status: str, **more: Any) -> None
 async def test_an_unknown_job_is_404(client: httpx.AsyncClient, job_id: str) -> None:
     """An unknown id is 404. [errors.problem-json]"""
     assert_problem(await client.get(f"/v1/jobs/{job_id}"), 404, "NOT_FOUND")
-
-
-async def test_another_tenants_job_is_not_found(
-    client: httpx.AsyncClient, job: Job, database_url: str
-) -> None:
-    """Another tenant's job is 404. [log.client-ids]"""
-    await execute(database_url, "UPDATE jobs SET tenant_id = 'another'")
-    assert_problem(await client.get(f"/v1/jobs/{job.job_id}"), 404, "NOT_FOUND")
-
-
-async def test_no_job_is_stored_for_an_unknown_conversation(
-    client: httpx.AsyncClient, database_url: str
-) -> None:
-    """The call is 404, as it is without a job."""
-    answer = await client.post(f"/v1/conversations/{new_id()}/compact?wait=false")
-    assert_problem(answer, 404, "NOT_FOUND")
-    assert await execute(database_url, "SELECT * FROM jobs") == []
 
 
 async def test_a_job_is_deleted_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:

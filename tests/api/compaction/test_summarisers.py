@@ -54,17 +54,6 @@ async def test_a_tenants_prices_make_the_cost(
     assert float(line.rpartition(" ")[2]) == pytest.approx(cost)
 
 
-async def test_a_cost_without_both_prices_is_unknown(client: httpx.AsyncClient) -> None:
-    """One price alone gives no cost; a deleted entry is not used. [models.registry]"""
-    await client.put(f"/v1/models/{MODEL}", json={"input_price": 0.25})
-    path = await long_talk(client)
-    assert (await client.post(f"{path}/compact")).json()["cost_usd"] is None
-    await client.put(f"/v1/models/{MODEL}", json={"input_price": 0.25, "output_price": 0.0})
-    await client.delete(f"/v1/models/{MODEL}")
-    path = await long_talk(client)
-    assert (await client.post(f"{path}/compact")).json()["cost_usd"] is None
-
-
 # --- whether it may be named ----------------------------------------------------------------
 
 WRONG = {"compaction": {"model": "openai/not-allowed"}}

@@ -1,6 +1,6 @@
 """`/v1/conversations`.
 
-[log.delete-everything, log.client-ids, log.idempotency-key, policy.merge-by-name,
+[log.delete-everything, log.client-ids, policy.merge-by-name,
  policy.inheritance, api.status-codes]
 """
 
@@ -67,37 +67,6 @@ async def test_invalid_creations_are_refused(
     answer = await client.post("/v1/conversations", json=body)
     found = assert_problem(answer, 422, "VALIDATION_ERROR")["errors"]
     assert any(place["pointer"].startswith(pointer) for place in found), found
-
-
-async def test_idempotent_creation(client: httpx.AsyncClient) -> None:
-    """One key and body make one conversation; another body is 409. [log.idempotency-key]"""
-    headers = {"Idempotency-Key": "k1"}
-    first = await client.post("/v1/conversations", json={"model": "a"}, headers=headers)
-    again = await client.post("/v1/conversations", json={"model": "a"}, headers=headers)
-    assert (again.status_code, again.json()) == (201, first.json())
-    assert again.headers["location"] == first.headers["location"]
-    other = await client.post("/v1/conversations", json={"model": "b"}, headers=headers)
-    assert_problem(other, 409, "CONFLICT")
-    agent = await client.post("/v1/agents", json={"name": "a"}, headers=headers)
-    assert_problem(agent, 409, "CONFLICT")
-    await client.delete(first.headers["location"])
-    gone = await client.post("/v1/conversations", json={"model": "a"}, headers=headers)
-    assert_problem(gone, 409, "CONFLICT")
-    for wrong in (b"", b" ", b"k" * 256, b"k\xe9y"):
-        key = {b"idempotency-key": wrong}
-        answer = await client.post("/v1/conversations", json={}, headers=key)
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/header/Idempotency-Key")
-
-
-async def test_a_failed_creation_releases_its_key(client: httpx.AsyncClient) -> None:
-    """A key whose creation failed can be used again. [log.idempotency-key]"""
-    headers = {"Idempotency-Key": "k"}
-    body = {"agent_id": "later"}
-    failed = await client.post("/v1/conversations", json=body, headers=headers)
-    assert_problem(failed, 422, "VALIDATION_ERROR", "/agent_id")
-    await client.post("/v1/agents", json={"agent_id": "later", "name": "Later"})
-    made = await client.post("/v1/conversations", json=body, headers=headers)
-    assert made.status_code == 201
 
 
 async def test_patch(client: httpx.AsyncClient) -> None:

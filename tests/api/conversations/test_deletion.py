@@ -13,7 +13,6 @@ KEPT = {
     # What is the tenant's own, not an agent's or a conversation's.
     "models",
     "calibrations",
-    "creations",
     "tenants",
     "api_keys",
     "tenant_usage",

@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from app.formats.media import clean
 from app.formats.message import (
     File,
     FormatName,
@@ -22,7 +23,6 @@ from app.formats.message import (
     Role,
     Text,
     ToolCall,
-    clean,
 )
 
 NASTY = st.sampled_from(

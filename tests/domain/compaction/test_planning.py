@@ -344,8 +344,13 @@ class Talk:
             hidden_messages=self.state.head_seq - len(left),
         )
         self.receipt = Compaction(
-            *("c", None, Trigger.FORCED, strategy, self.resolved.policy.strategy, plan.steps),
-            *(plan.hidden or Span(1, 1), after),
+            compaction_id="c",
+            parent_id=None,
+            trigger=Trigger.FORCED,
+            policy_strategy=self.resolved.policy.strategy,
+            hidden_span=plan.hidden or Span(1, 1),
+            view=after,
+            strategy=strategy,
             before_tokens=used,
             after_msg_count=self.compaction_input.messages_in(after),
         )

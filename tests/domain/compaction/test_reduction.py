@@ -90,17 +90,6 @@ def test_steps_run_in_order_and_only_as_far_as_needed() -> None:
     assert truncate(history, 0, budget_of(99)) is None
 
 
-def test_the_newest_user_message_stays_when_its_turn_is_cut() -> None:
-    """In a single turn the oldest call groups are dropped, never its user message."""
-    calls = [entry(seq, (T, A)[seq % 2 == 0], 100) for seq in range(2, 22)]
-    fitted = truncate([entry(1, U, 50), *calls], 0, budget_of(700))
-    assert fitted is not None
-    kept = kept_of([entry(1, U, 50), *calls], fitted)
-    assert [item.seq for item in kept][:1] == [1]
-    assert fitted.shown is not None and fitted.shown[0] == Span(1, 2)
-    assert len(kept) > 2
-
-
 @given(histories(), budgets(), st.integers(0, 40))
 def test_the_result_fits_or_there_is_none(
     history: list[Entry], budget: HistoryBudget, results_cleared_through: int
@@ -211,20 +200,6 @@ def test_the_oldest_results_are_cleared_until_the_rest_is_within_the_budget() ->
     assert further == CompactionPlan(
         ("clear_tool_results",), 220, results_cleared_through=5, summarises=False
     )
-
-
-def test_output_that_stays_does_not_break_every_prefix() -> None:
-    """Beside a large result that must stay, small ones are cleared in batches or not."""
-    hog = talk(9_000, *[300] * 3)
-    pinned = pinned_at(hog, [3])
-    assert isinstance(plan_clearing(pinned, View(), 1_000, 500), NoCompaction)
-    more = pinned_at(talk(9_000, *[300] * 4), [3])
-    plan = plan_clearing(more, View(), 1_000, 500)
-    assert isinstance(plan, CompactionPlan)
-    assert plan.freed_tokens == 660
-    enough = plan_clearing(pinned, View(), 9_800, 500)
-    assert isinstance(enough, CompactionPlan), "it brings the output within its budget"
-    assert (enough.results_cleared_through, enough.freed_tokens) == (7, 440)
 
 
 def test_pins_exclusions_and_kept_results_are_not_cleared() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,7 +54,6 @@ FULL = STRATEGIES[StrategyName.FULL_HISTORY]
 TREE = STRATEGIES[StrategyName.TREE_SUMMARY]
 RETAIN = STRATEGIES[StrategyName.RETAIN_SUMMARY]
 CHAIN = STRATEGIES[StrategyName.CHAIN]
-VAST = HistoryBudget(capacity=10**9, target=10**9, fixed=0, summary=0)
 CLEAR, SUMMARIZE, TRUNCATE = ChainStep
 
 COMPACTING = st.sampled_from(
@@ -119,31 +117,6 @@ def grown(history: list[Entry], more: list[Entry], head_seq: int) -> list[Entry]
 
 
 # --- every planner --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "trigger", "preserved"),
-    [
-        (StrategyName.SANDWICH, 0.75, (5, 5)),
-        (StrategyName.SLIDING_WINDOW, None, (0, 20)),
-        (StrategyName.FULL_HISTORY, None, (None, None)),
-        (StrategyName.TREE_SUMMARY, 0.8, (0, 1)),
-        (StrategyName.RETAIN_SUMMARY, 0.8, (0, 1)),
-        (StrategyName.CHAIN, 0.8, (0, 1)),
-    ],
-)
-def test_name_trigger_and_preserved_ranges_are_inspectable(
-    name: StrategyName, trigger: float | None, preserved: tuple[int | None, int | None]
-) -> None:
-    """Every strategy has a trigger and preserved ranges; the defaults are documented."""
-    strategy = STRATEGIES[name]
-    assert strategy.name is name
-    assert Policy(strategy=strategy.name).due_ratio == trigger
-    assert strategy.preserved(Policy()) == preserved
-    assert set(STRATEGIES) == set(StrategyName)
-    other = Policy(compaction=CompactionPolicy(threshold_ratio=0.6, retain_last_turns=3))
-    changed = other.model_copy(update={"strategy": strategy.name})
-    assert changed.due_ratio == (0.6 if trigger == 0.8 else trigger)
 
 
 @given(
@@ -293,11 +266,6 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
 # --- sandwich, sliding window, full history -------------------------------------------------
 
 
-def test_not_enough_messages_keep_the_full_history() -> None:
-    """With no message between the ends the full history stays. [strategy.sandwich]"""
-    assert isinstance(SANDWICH.plan(history_of([U] * 10), None, VAST, Policy()), NoCompaction)
-
-
 @given(pinned_histories(), policies(), budgets())
 def test_sliding_window_shows_exactly_the_last_n(
     history: list[Entry], policy: Policy, budget: HistoryBudget
@@ -329,25 +297,6 @@ def test_full_history_never_plans_anything(
 
 
 # --- tree summary ---------------------------------------------------------------------------
-
-
-def test_tree_keeps_the_longest_tail_within_the_target() -> None:
-    """Whole turns stay as long as they fit the target beside the summaries. [strategy.tree]"""
-    history = history_of([U, A, A] * 6)
-    budget = HistoryBudget(capacity=1000, target=100, fixed=20, summary=10)
-    plan = TREE.plan(history, None, budget, Policy(tree_summary=TreeSummaryPolicy(chunk_size=4)))
-    chunks = (Span(1, 5), Span(5, 9), Span(9, 13))
-    assert plan == CompactionPlan(("tree_summary",), 120, Span(1, 13), chunks=chunks)
-    assert isinstance(TREE.plan(history, None, VAST, Policy()), NoCompaction)
-
-
-def test_tree_cuts_inside_a_turn_only_when_the_last_turn_is_too_large() -> None:
-    """A turn larger than the target is cut between its call groups. [neutral.whole-turns]"""
-    history = history_of([U, A, U, A, T, A, T, A, T])
-    budget = HistoryBudget(capacity=1000, target=50, fixed=0, summary=0)
-    plan = TREE.plan(history, None, budget, Policy())
-    kept, chunks = (3,), (Span(1, 6),)
-    assert plan == CompactionPlan(("tree_summary",), 40, Span(1, 6), kept, chunks=chunks)
 
 
 @given(pinned_histories(), st.lists(entries(4), max_size=4), policies(), budgets(), st.booleans())
@@ -390,14 +339,6 @@ def test_chunks_hold_each_newly_hidden_message_once(
 
 
 # --- merging --------------------------------------------------------------------------------
-
-
-def nodes(*levels: int, tokens: int = 10) -> list[Summary]:
-    """Return summaries of these levels, of ten messages each."""
-    return [
-        Summary(Span(start, start + 10), "", tokens, level)
-        for start, level in zip(range(1, 10_000, 10), levels, strict=False)
-    ]
 
 
 @given(
@@ -457,15 +398,6 @@ def toolish(groups: int, tokens: int = 1000) -> list[Entry]:
         for role, size in ((U, 100), (A, 100), (T, tokens), (A, 100)):
             history.append(entry(len(history) + 1, role, size))
     return history
-
-
-def test_a_chain_clears_no_more_than_it_needs() -> None:
-    """Old results are cleared until the target is met, then nothing else is done."""
-    history = toolish(8, 300)
-    budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
-    assert CHAIN.plan(history, None, budget, Policy()) == CompactionPlan(
-        ("clear_tool_results",), 440, results_cleared_through=7, summarises=False
-    )
 
 
 def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:

@@ -16,7 +16,8 @@ from app.conversations.text_shortening import (
 )
 from app.conversations.turns import entry, newest_user_message
 from app.conversations.view import ShortenedMessage
-from app.formats.message import Image, Message, Part, Reasoning, Role, Text, ToolCall, clean
+from app.formats.media import clean
+from app.formats.message import Image, Message, Part, Reasoning, Role, Text, ToolCall
 
 UNICODE = st.text(
     st.characters(codec="utf-8") | st.sampled_from("a\n\t \u0301\u200d\U0001f468漢"), max_size=3000

@@ -18,9 +18,10 @@ from app.common import json_text
 from app.common.errors import UnpairedToolResult
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.row import NO_CALLS, BatchShape, Calls, batch_shape, parse_stored
-from app.formats.compactions import is_compaction, without_compactions
-from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text, clean
-from app.formats.registry import openai_chat
+from app.formats import LOG_PROVIDER
+from app.formats.media import clean
+from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text
+from app.formats.provider_items import is_compaction, without_compactions
 from app.models.tokens import count_payload_messages
 from tests.domain.histories import (
     ANTHROPIC,
@@ -177,14 +178,12 @@ def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
             message = left
         if message.parts == (Text(EMPTY_MESSAGE),) and message.role is Role.ASSISTANT:
             continue  # of reasoning alone nothing is sent
-        items = [openai_chat.render(message)]
-        media = openai_chat.render_media(message)
-        items += [media] if media is not None else []
+        items = LOG_PROVIDER.render(LOG_PROVIDER.for_payload(message))
         assert count_payload_messages(CHAT, items, third) == row.tokens
         labels = [
-            p for p in openai_chat.adapt(message).parts if isinstance(p, Text) and p.stands_for
+            p for p in LOG_PROVIDER.adapt(message).parts if isinstance(p, Text) and p.stands_for
         ]
-        assert row.has_media == (media is not None or bool(labels))
+        assert row.has_media == (len(items) > 1 or bool(labels))
         if not row.has_media:
             shown = {"role", "content", "tool_calls", "tool_call_id", "name"}
             assert {k: v for k, v in json_text.loads(row.text).items() if k in shown} == items[0]
@@ -198,7 +197,8 @@ ANSWER = {"functionResponse": {"name": "read_file", "response": {"output": ""}}}
 def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog) -> None:
     """A fragment is stored exactly where the body itself cannot be sent as it is."""
     for format, made_ in drafts_of(log):
-        sent = openai_chat.render(clean(parse_stored(made_.body, format)))
+        message = clean(parse_stored(made_.body, format))
+        sent = LOG_PROVIDER.wire(LOG_PROVIDER.for_payload(message))
         if format is GEMINI:  # an answer without an id is known by its place
             continue
         if made_.fragment is None:

@@ -13,9 +13,11 @@ from openai.types.responses import ResponseInputItemParam
 
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.formats.registry import anthropic, openai_responses
 from app.models.tokens import count_message
 from tests.domain.formats.sdk_fields import samples
+
+anthropic = PROVIDERS[FormatName.ANTHROPIC]
+openai_responses = PROVIDERS[FormatName.OPENAI_RESPONSES]
 
 ANTHROPIC = (
     *("server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result"),

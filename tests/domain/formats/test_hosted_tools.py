@@ -13,8 +13,9 @@ from openai.types.responses import ToolParam
 
 from app.common.errors import ValidationError
 from app.formats import PROVIDERS, ToolDefinition, parse_tool, tool_from, tools_of
+from app.formats.json_fields import camel
 from app.formats.message import FormatName
-from app.formats.tools import GEMINI_KEYS, GEMINI_SPELLINGS
+from app.formats.tools import GEMINI_KEYS
 from app.models.tokens import HOSTED_TOOL_TOKENS, estimate_tool_defs_tokens
 from app.prompt.agent_tools import can_defer
 from tests.judge import check_model, check_type
@@ -124,7 +125,7 @@ def test_every_type_of_the_sdks_is_known() -> None:
         for kind in found:
             assert parse_tool({"type": kind}, "").format is format, kind
     assert set(types.Tool.model_fields) - {"function_declarations"} == set(GEMINI_KEYS)
-    for key in GEMINI_SPELLINGS:
+    for key in (*GEMINI_KEYS, *map(camel, GEMINI_KEYS)):
         assert parse_tool({key: {}}, "").format is FormatName.GEMINI
 
 

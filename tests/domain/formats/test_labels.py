@@ -12,11 +12,11 @@ from app.common import json_text
 from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.row import LogRow
 from app.conversations.view import View
-from app.formats import PROVIDERS
+from app.formats import LOG_PROVIDER, PROVIDERS
 from app.formats.labels import MAX_DETAIL, block_label
-from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Role, Text, clean
-from app.formats.registry import openai_chat
-from app.payload.assemblers import assembler_of
+from app.formats.media import clean
+from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Role, Text
+from app.payload import assembler_of
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import third
 
@@ -199,7 +199,7 @@ def test_a_chat_build_reads_the_stored_message_where_it_has_labels() -> None:
     (made,) = make_drafts(raw, ANTHROPIC, third, "")
     assert made.has_media
     assert json_text.loads(made.fragment or b"")["content"] == '[web_fetch call: "u"]'
-    assert openai_chat.render(Message(Role.ASSISTANT, (Text("x"),)))["content"] == "x"
+    assert LOG_PROVIDER.wire(Message(Role.ASSISTANT, (Text("x"),)))["content"] == "x"
 
 
 def test_labels_are_short() -> None:

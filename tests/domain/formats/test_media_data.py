@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.formats.base64_media import strict_base64
+from app.formats.media import strict_base64
 from app.formats.message import FormatName
 from tests.domain.compaction.strategies_messages import png
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, RESPONSES, RawLog

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.json_text import MAX_MESSAGE_VALUES
-from app.formats import json_fields
+from app.formats import LOG_PROVIDER, json_fields
 from app.formats.message import Message, Role, ToolCall
-from app.formats.registry import openai_chat
-from app.formats.tool_calls import (
+from app.formats.tools import (
     arguments_object,
     is_json,
     object_arguments,
@@ -68,9 +67,9 @@ def test_arguments_over_a_bound_are_not_parsed(text: str, monkeypatch: pytest.Mo
         raise AssertionError("the text was parsed")
 
     monkeypatch.setattr(json_text, "loads_exact", parsed)
-    monkeypatch.setattr("app.formats.tool_calls.orjson.loads", parsed)
+    monkeypatch.setattr("app.formats.tools.orjson.loads", parsed)
     call = ToolCall("c1", "f", text)
     assert arguments_object(text) is None and sent_as_object(text) == text
     assert json.loads(object_arguments(text)) == {"arguments": text}
-    (sent,) = openai_chat.adapt(Message(Role.ASSISTANT, (call,))).calls
+    (sent,) = LOG_PROVIDER.adapt(Message(Role.ASSISTANT, (call,))).calls
     assert sent.arguments == wrapped_arguments(text)

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from app.formats import PROVIDERS, ToolDefinition
+from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition
+from app.formats.media import clean
 from app.formats.message import (
+    OPENAI_FORMATS,
     File,
     FormatName,
     Image,
@@ -23,9 +25,7 @@ from app.formats.message import (
     Role,
     Text,
     ToolCall,
-    clean,
 )
-from app.formats.registry import anthropic, gemini, openai_chat, openai_responses
 from app.models.media import FILE_TOKENS, IMAGE_TOKENS
 from app.models.tokens import (
     CALL_OVERHEAD,
@@ -40,7 +40,6 @@ from app.models.tokens import (
     counts_as_stored,
     estimate_tool_defs_tokens,
     media_overhead,
-    reasoning_of,
     text_bytes_4,
 )
 from tests.domain.compaction import strategies_messages as generated
@@ -116,90 +115,26 @@ def test_no_image_crashes_the_count(state: bytes, rest: bytes) -> None:
     assert MESSAGE_OVERHEAD + 85 <= tokens <= MESSAGE_OVERHEAD + 1600
 
 
-@given(message=generated.messages())
-def test_openai_chat_payload_counts_as_its_messages(message: Message) -> None:
-    """Counting the rendered messages from scratch gives the count of the message."""
-    ready = clean(message)
-    media = openai_chat.render_media(ready)
-    payload = [openai_chat.render(ready)] + ([media] if media is not None else [])
-    recount = count_payload_messages(FormatName.OPENAI_CHAT, payload, words)
-    assert recount == count_rendered(FormatName.OPENAI_CHAT, ready, words)
-    if openai_chat.adapt(ready) is ready:
-        stored = count_message(ready, words).visible + media_overhead(
-            FormatName.OPENAI_CHAT, ready, words
-        )
-        assert recount == stored
+@pytest.mark.parametrize("format", FormatName)
+@given(message=generated.messages(), replays=st.booleans())
+def test_a_payload_counts_as_its_message(
+    format: FormatName, message: Message, replays: bool
+) -> None:
+    """Counting the rendered messages from scratch gives the count of the message.
 
-
-@given(messages=st.lists(generated.messages(), min_size=1, max_size=4))
-def test_anthropic_payload_counts_as_its_messages(messages: list[Message]) -> None:
-    """Merged wire messages cost their parts and one overhead, however many they hold."""
-    merged: list[dict[str, Any]] = []
-    expected = 0
-    for message in sorted(messages, key=lambda message: message.role is not Role.TOOL):
-        ready = clean(message)
-        role, blocks = anthropic.render(ready)
-        cost = count_rendered(FormatName.ANTHROPIC, ready, words)
-        if counts_as_stored(ready, anthropic.adapt(ready), FormatName.ANTHROPIC):
-            assert cost == count_message(ready, words).visible
-        if merged and merged[-1]["role"] == role and role == "user":
-            merged[-1]["content"] += blocks
-            expected += cost - MESSAGE_OVERHEAD
-        else:
-            merged.append({"role": role, "content": blocks})
-            expected += cost
-    assert count_payload_messages(FormatName.ANTHROPIC, merged, words) == expected
-
-
-@example(
-    message=Message(
-        Role.USER, (File(file_id="file-1", name="a.pdf", format=FormatName.OPENAI_CHAT),)
-    ),
-    keep_reasoning=False,
-)
-@given(message=generated.messages(), keep_reasoning=st.booleans())
-def test_responses_items_count_as_their_message(message: Message, keep_reasoning: bool) -> None:
-    """The items of one message, read back, cost what is shown of it, reasoning too."""
-    ready = clean(message)
-    said = openai_responses.for_payload(ready, keep_reasoning=keep_reasoning)
-    form = FormatName.OPENAI_RESPONSES
-    items = openai_responses.render(ready, keep_reasoning=keep_reasoning)
-    recount = count_payload_messages(form, items, words)
-    reasoning = count_message(reasoning_of(said), words).reasoning
-    assert recount == count_message(said, words, form).visible + reasoning
-    if openai_responses.adapt(ready) is said:
-        visible = count_rendered(form, ready, words)
-        assert visible == count_message(said, words, form).visible
-
-
-@given(message=generated.messages(), keep_reasoning=st.booleans())
-def test_gemini_content_counts_as_its_message(message: Message, keep_reasoning: bool) -> None:
-    """A content, read back, costs its message, with the media that follow a result."""
-    ready = clean(message)
-    role, parts = gemini.render(ready, keep_reasoning=keep_reasoning)
-    recount = count_payload_messages(FormatName.GEMINI, [{"role": role, "parts": parts}], words)
-    said = gemini.for_payload(ready, keep_reasoning=keep_reasoning)
-    added = media_overhead(FormatName.GEMINI, said, words)
-    counted = count_message(said, words, FormatName.GEMINI)
-    assert recount == (counted.total if keep_reasoning else counted.visible) + added
-    visible = count_message(gemini.adapt(ready), words, FormatName.GEMINI).visible
-    assert count_rendered(FormatName.GEMINI, ready, words) == visible + added
-
-
-@given(message=generated.assistant_messages().filter(generated.says_something))
-def test_anthropic_reasoning_is_counted_when_replayed(message: Message) -> None:
-    """A payload that replays thinking is counted with it [budget.of-the-payload]."""
-    ready = clean(message)
-    own = FormatName.ANTHROPIC
-    signed = [p for p in ready.parts if not isinstance(p, Reasoning) or p.format is own]
-    ready = clean(Message(Role.ASSISTANT, tuple(signed)))
-    role, blocks = anthropic.render(ready, keep_reasoning=True)
-    recount = count_payload_messages(
-        FormatName.ANTHROPIC, [{"role": role, "content": blocks}], words
-    )
-    adapted = anthropic.adapt(ready)
-    reasoning = count_message(reasoning_of(adapted), words).reasoning
-    assert recount == count_message(adapted, words, own).visible + reasoning
+    Replayed reasoning is counted as well. [budget.of-the-payload]
+    """
+    provider = PROVIDERS[format]
+    shown = provider.for_payload(clean(message), replays=replays)
+    if not (pieces := provider.render(shown)):
+        return  # reasoning alone
+    payload = pieces if format in OPENAI_FORMATS else [provider.wire(shown)]
+    own = tuple(part for part in shown.parts if part.format is format)
+    reasoning = count_message(replace(shown, parts=own), words, format).reasoning
+    visible = count_message(shown, words, format).visible + media_overhead(format, shown, words)
+    assert count_payload_messages(format, payload, words) == visible + reasoning
+    if provider.adapt(clean(message)) == shown:
+        assert count_rendered(format, clean(message), words) == visible
 
 
 @given(message=generated.messages())
@@ -215,7 +150,7 @@ def test_formats_count_alike(message: Message) -> None:
     )
     for format_name, module in PROVIDERS.items():
         if counts_as_stored(ready, module.adapt(ready), format_name):
-            has_media = bool(openai_chat.apart(ready))
+            has_media = bool(LOG_PROVIDER.apart(ready))
             assert has_media or count_rendered(format_name, ready, words) == stored
 
 

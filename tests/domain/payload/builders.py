@@ -20,8 +20,8 @@ from app.formats import ToolDefinition
 from app.formats.message import FormatName
 from app.models.budget import Limits
 from app.models.limits import ModelInfo
+from app.payload import assembler_of
 from app.payload.assembler import Assembler
-from app.payload.assemblers import assembler_of
 from app.policy.policy import (
     CompactionPolicy,
     Policy,

@@ -26,23 +26,23 @@ from app.conversations.view import (
     spans_beside,
 )
 from app.formats import PROVIDERS
-from app.formats.gemini.parsing import STAND_IN_SIGNATURE
-from app.formats.message import (
-    EMPTY_MESSAGE,
-    NO_RESULT,
-    FormatName,
-    Message,
-    Reasoning,
-    Role,
-    Text,
-    clean,
-)
-from app.formats.tool_calls import own_id
+from app.formats.media import clean
+from app.formats.message import EMPTY_MESSAGE, NO_RESULT, FormatName, Message, Reasoning, Role, Text
+from app.formats.reasoning import STAND_IN_SIGNATURE
+from app.formats.tools import own_id
 from app.models.tokens import count_payload_messages
-from app.payload.assembler import CONTINUE_NOTE, MAX_BREAKPOINTS, START_NOTE, WINDOW_NOTE, Assembler
-from app.payload.assemblers import assembler_of
-from app.payload.payload_items import PayloadItems, breakpoint_json, with_breakpoints
-from app.payload.shown_messages import placeholder_of
+from app.payload import assembler_of
+from app.payload.assembler import (
+    CONTINUE_NOTE,
+    MAX_BREAKPOINTS,
+    START_NOTE,
+    WINDOW_NOTE,
+    Assembler,
+    PayloadItems,
+    breakpoint_json,
+    with_breakpoints,
+)
+from app.payload.call_groups import placeholder_of
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
 from tests.domain.payload.builders import (

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversations.view import View
-from app.formats import parse_tool
+from app.formats import PROVIDERS, parse_tool
 from app.formats.message import FormatName
-from app.formats.registry import gemini
-from app.payload.assemblers import assembler_of
+from app.payload import assembler_of
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,
@@ -30,6 +29,7 @@ from tests.domain.histories import (
     third,
 )
 
+gemini = PROVIDERS[FormatName.GEMINI]
 CHAT_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 WORDS = st.text(st.sampled_from("aZ9_-. :é李"), max_size=12)

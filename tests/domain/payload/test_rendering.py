@@ -20,9 +20,9 @@ from app.conversations.view import Span, View
 from app.formats.message import FormatName
 from app.models.limits import O200K, ModelInfo
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.payload.assembler import MAX_BREAKPOINTS
-from app.payload.assemblers import assembler_of
-from app.payload.payload_items import (
+from app.payload import assembler_of
+from app.payload.assembler import (
+    MAX_BREAKPOINTS,
     BreakpointPosition,
     MisplacedBreakpoint,
     PayloadItems,

@@ -17,7 +17,7 @@ from app.context.stateless import (
     plan_build,
     require_messages,
 )
-from app.conversations.compaction_results import ContextState
+from app.conversations.compaction_receipt import ContextState
 
 POLICY = Ends(compression_threshold=0.7)
 

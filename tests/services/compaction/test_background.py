@@ -33,7 +33,6 @@ from tests.services.payload.builders import ASKS, TOOLS, check, fill, policy
 pytestmark = pytest.mark.services(model=SUMMARISER)
 
 DOWN = ServiceUnavailable("no", {"reason": "provider_error"})
-GOOD = "<summary>what was said</summary>"
 
 
 def another(harness: Harness, *replies: Any) -> Harness:
@@ -88,36 +87,6 @@ async def test_an_append_over_the_threshold_makes_it_due_once(harness: Harness) 
     assert await another(harness).leases.claim() is None
 
 
-@pytest.mark.parametrize(
-    "leaves",
-    [
-        {"compaction": {"auto": False}},
-        {"compaction": {"enabled": False}},
-        {"compaction": {"auto": False, "max_messages": 3}},
-        {"compaction": {"mode": "inline", "max_messages": 3}},
-        {"strategy": "sliding_window", "compaction": {"max_messages": 3}},
-        {"strategy": "full_history", "compaction": {"max_messages": 3}},
-    ],
-)
-async def test_without_automatic_compaction_nothing_is_due(
-    harness: Harness, leaves: dict[str, Any]
-) -> None:
-    """Without auto or enabled, inline, or with nothing to compact it is never due.
-
-    [compaction.inline-mode]
-    """
-    cid = await harness.conversation(policy(1100, 100, **leaves))
-    await fill(harness, cid, 940)
-    fresh = another(harness)
-    await fresh.append(cid, user("why"))
-    assert not await is_due(harness, cid)
-    assert await kinds(harness, cid) == []
-    assert await harness.leases.claim() is None
-    await harness.work(cid)
-    assert harness.gateway.calls == []
-    assert (await harness.stored(cid)).state.compaction_id is None
-
-
 # --- doing it -------------------------------------------------------------------------------
 
 
@@ -170,18 +139,6 @@ async def test_a_slow_model_blocks_no_append_and_no_build(harness: Harness) -> N
     assert after["summary_used"]
     assert "meanwhile" in after.contents
     assert after["degraded"] == []
-
-
-async def test_a_compaction_no_longer_due_is_not_run(harness: Harness) -> None:
-    """A compaction that a new policy made unnecessary costs no call. [compaction.background]"""
-    for leaves in ({"budget": {"context_window": 9000}}, {"compaction": {"auto": False}}):
-        cid = await harness.conversation(policy(1100, 100))
-        await fill(harness, cid, 755)
-        await harness.set_policy(cid, leaves)
-        await harness.work(cid)
-        assert not await is_due(harness, cid)
-        assert (await harness.stored(cid)).state.compaction_id is None
-    assert harness.gateway.calls == []
 
 
 async def test_below_min_gain_the_log_has_to_grow(
@@ -251,7 +208,7 @@ async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) 
     await working
     assert await is_due(harness, cid)
     found = await harness.receipts.page(TENANT, cid, 10, None)
-    assert [receipt.compaction.compaction_id for receipt in found] == [first]
+    assert [receipt.compaction_id for receipt in found] == [first]
     await harness.work(cid)
     assert not await is_due(harness, cid), "it rests after the undo"
     assert (await harness.stored(cid)).state.compaction_id is None
@@ -292,24 +249,6 @@ async def test_each_failure_pauses_compactions_for_longer(
     }
     assert (await harness.build(cid))["epoch"] == before["epoch"]
     assert (await harness.stored(cid)).state.compaction_id is None
-
-
-@pytest.mark.parametrize("way", ["background", "forced"])
-async def test_success_ends_the_pause(harness: Harness, database_url: str, way: str) -> None:
-    """A successful compaction resets the failures; a forced one may run at any time."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 755)
-    await harness.work(cid)
-    harness.gateway.replies = [GOOD]
-    if way == "background":
-        await end_pause(database_url, cid)
-        await harness.work(cid)
-    else:
-        assert (await harness.compact(cid)).compacted
-    state = (await harness.stored(cid)).state
-    assert (state.failures, state.is_resting, state.is_due) == (0, False, False)
-    assert state.compaction_id is not None
 
 
 # --- inside the build -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
 from app.conversations.compaction_receipt import Compaction
-from app.conversations.view import Span, View
+from app.conversations.view import Span
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.domain.histories import raw_logs
@@ -29,12 +29,10 @@ from tests.services.fakes import (
     Harness,
     ScriptedGateway,
     WatchedDatabase,
-    asks,
-    result,
     says,
     user,
 )
-from tests.services.payload.builders import check, is_extension, policy
+from tests.services.payload.builders import check, policy
 
 
 @pytest.fixture
@@ -96,30 +94,6 @@ async def test_a_summary_longer_than_it_frees_is_not_applied(harness: Harness) -
 
 
 # --- at once --------------------------------------------------------------------------------
-
-
-async def test_appends_and_builds_go_on_during_a_model_call(harness: Harness) -> None:
-    """A running compaction blocks neither appends nor builds, and is applied afterwards."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    before = await harness.build(cid)
-    harness.gateway.release.clear()
-    running = asyncio.create_task(harness.compaction.compact(TENANT, cid, CompactionRequest()))
-    await harness.gateway.waiting.wait()
-    await harness.append(cid, user("meanwhile"), asks("a"), result("a", "found"))
-    build = await harness.build(cid)
-    assert build["epoch"] == before["epoch"]
-    assert is_extension(build, before)
-    assert "meanwhile" in build.contents
-    harness.gateway.release.set()
-    made = await running
-    assert made.compacted
-    after = await harness.build(cid)
-    check(after, exact=True)
-    assert "meanwhile" in after.contents
-    assert after["summary_used"]
-    assert made.summary_range is not None
-    assert made.summary_range[1] <= 20
 
 
 async def test_the_second_of_two_forced_compactions_waits(harness: Harness) -> None:
@@ -205,24 +179,3 @@ async def test_long_spans_are_summarised_page_by_page(harness: Harness) -> None:
     assert "page one" in harness.gateway.calls[1].messages[-1]["content"]
     assert "answer 2" in harness.gateway.calls[1].messages[-1]["content"]
     assert "message 1\n" not in harness.gateway.calls[1].messages[-1]["content"]
-
-
-async def test_cleared_results_are_placeholders_for_a_model(harness: Harness) -> None:
-    """A model is sent what the payload shows of a result. [summary.capped-input]"""
-    cid = await harness.conversation(policy(100_000))
-    await harness.append(cid, user("look"), asks("c1"), result("c1", "first words " * 100))
-    await harness.append(cid, asks("c2"), result("c2", "later words " * 100))
-    task = SummaryTask(
-        SummaryRequest(),
-        SUMMARISER,
-        200,
-        harness.summariser.start_run(TENANT),
-        SummaryScope(len, view=View(results_cleared_through=3)),
-        cid,
-        (Span(1, 6),),
-    )
-    await summarise_paged(harness.database, harness.summariser, task)
-    (call,) = harness.gateway.calls
-    assert "first words" not in call.messages[-1]["content"]
-    assert "[tool output trimmed; ref=" in call.messages[-1]["content"]
-    assert "later words" in call.messages[-1]["content"]

@@ -30,7 +30,7 @@ async def test_the_build_shows_what_a_fresh_process_reads(harness: Harness) -> N
 
 
 async def test_two_builds_apply_one_compaction(harness: Harness) -> None:
-    """[compaction.at-most-once]"""
+    """[compaction.at-most-once, compaction.inline-mode]"""
     cid = await harness.conversation(_inline())
     await fill(harness, cid, 705)
     one, other = harness.context, harness.cold()

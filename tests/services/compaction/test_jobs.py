@@ -15,7 +15,6 @@ from app.conversations.conversation import StoredSettings
 from app.database.connections import Store
 from app.repositories import Database, Repositories
 from app.work.leases import Leases
-from app.work.repository import Claim
 from tests.conftest import execute
 from tests.patience import PATIENCE_SECONDS
 
@@ -95,23 +94,6 @@ async def test_cancelling_releases_the_lease(watched: Watched, conversation_id: 
         assert is_mine
 
 
-async def test_a_lease_is_renewed_while_work_goes_on(
-    watched: Watched, conversation_id: str
-) -> None:
-    """A holder at work renews its lease, holding no connection meanwhile."""
-    leases = Leases(watched, new_id, seconds=0.3)
-    async with leases.held(conversation_id) as is_mine:
-        assert is_mine
-        for _ in range(6):
-            watched.was_asked.clear()
-            await watched.was_asked.wait()
-        async with leases.held(conversation_id) as is_mine_too:
-            assert not is_mine_too
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while watched.open_sessions:
-                await asyncio.sleep(0)
-
-
 async def test_losing_the_lease_ends_the_work(
     watched: Watched, conversation_id: str, database_url: str
 ) -> None:
@@ -135,49 +117,3 @@ async def test_a_lease_that_cannot_be_renewed_ends_the_work(
         async with asyncio.timeout(PATIENCE_SECONDS), leases.held(conversation_id):
             watched.is_away = True
             await asyncio.Event().wait()
-
-
-async def test_a_forced_compaction_waits_for_the_lease(
-    watched: Watched, conversation_id: str
-) -> None:
-    """A forced compaction waits for a running one without a connection."""
-    leases, waiting, done = Leases(watched, new_id), asyncio.Event(), asyncio.Event()
-
-    async def force() -> None:
-        waiting.set()
-        async with leases.wait(conversation_id, 10):
-            done.set()
-
-    async with leases.held(conversation_id):
-        task = asyncio.create_task(force())
-        await waiting.wait()
-        for _ in range(3):
-            watched.was_asked.clear()
-            await watched.was_asked.wait()
-        assert not done.is_set()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await task
-    assert done.is_set()
-
-
-async def claimed(leases: Leases) -> Claim:
-    """Claim waiting work, of which there is some."""
-    claim = await leases.claim()
-    assert claim is not None
-    return claim
-
-
-async def test_a_claim_is_a_lease(watched: Watched, conversation_id: str) -> None:
-    """Claimed work excludes builds and requests until its lease is released."""
-    leases = Leases(watched, new_id, seconds=0.3)
-    async with watched.session() as session:
-        await session.jobs.set_due(conversation_id)
-    async with leases.renewed(await claimed(leases)):
-        for _ in range(6):
-            watched.was_asked.clear()
-            await watched.was_asked.wait()
-        async with leases.held(conversation_id) as is_mine:
-            assert not is_mine
-        assert await leases.claim() is None
-    async with leases.held(conversation_id) as is_mine:
-        assert is_mine

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from tests.services.fakes import (
     says,
     user,
 )
-from tests.services.payload.builders import ASKS, TOOLS, check, fill, policy
+from tests.services.payload.builders import ASKS, check, fill, policy
 
 pytestmark = pytest.mark.services(model=SUMMARISER)
 
@@ -175,33 +174,6 @@ def chain(window: int = 1100, **leaves: Any) -> dict[str, Any]:
     return policy(window, 100, strategy="chain", **leaves)
 
 
-async def test_a_chain_clears_results_without_a_model(harness: Harness) -> None:
-    """Where clearing old results is enough nothing else is done. [strategy.chain]"""
-    cid = await harness.conversation(chain(3100), tools=TOOLS)
-    await work(harness, cid, 9, words=120)
-    log = await harness.bodies(cid)
-    await harness.build(cid)
-    made = await harness.compact(cid, target_tokens=1600)
-    assert made.compacted
-    assert made.strategies_run == ("clear_tool_results",)
-    assert (made.summary_range, made.model, made.summary_tokens) == (None, None, 0)
-    assert made.before_msg_count == made.after_msg_count == len(log)
-    assert harness.gateway.calls == []
-    for build in await both(harness, cid):
-        assert "[tool output trimmed; ref=" in build.contents
-        assert "r0 r0" not in build.contents and "r8 r8" in build.contents
-        assert not build["summary_used"]
-        assert build["degraded"] == []
-        assert build["cache_break_reason"] == ("compaction" if build["format"] == CHAT else None)
-    assert (await harness.build(cid))["tokens_used"] <= made.after_tokens <= 1600
-    stored = await harness.receipt(cid)
-    assert (stored.view.hidden, stored.summary, stored.view.note) == (None, None, None)
-    assert stored.hidden_span == Span(1, stored.view.results_cleared_through + 1)
-    assert (stored.hidden_messages, stored.made, stored.calls) == (0, (), 0)
-    assert await harness.receipts.state(TENANT, cid) is None
-    assert await harness.bodies(cid) == log
-
-
 @pytest.mark.parametrize("strategy", COMPACTING)
 @pytest.mark.parametrize("reply", [DOWN, "nothing of use"])
 async def test_every_strategy_names_a_failing_model_in_a_build(
@@ -260,37 +232,6 @@ async def test_a_forced_compaction_without_a_model_changes_nothing(
 
 
 # --- options of one call --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("own", COMPACTING)
-@pytest.mark.parametrize("wanted", COMPACTING)
-async def test_one_call_uses_its_own_strategy(harness: Harness, own: str, wanted: str) -> None:
-    """A call's strategy works on a new log and over any summary; every message is covered.
-
-    The state stays valid for the policy's strategy, which goes on from it.
-
-    [compaction.forced, compaction.state]
-    """
-    cid = await harness.conversation(tree(3) | {"strategy": own}, tools=TOOLS)
-    await harness.talk(cid, 10)
-    await work(harness, cid, 4)
-    for strategy in (own, wanted, own):
-        await harness.talk(cid, 6)
-        made = await harness.compact(cid, strategy=strategy)
-        if not made.compacted:
-            continue
-        stored = await harness.receipt(cid)
-        assert (stored.strategy, stored.policy_strategy) == (strategy, own)
-        assert stored.view.note is None
-        spans = [summary.span for summary in stored.view.summaries]
-        assert all(one.end <= two.start for one, two in pairwise(spans))
-        chat, _ = await both(harness, cid)
-        assert (made.after_tokens, made.after_msg_count) == (
-            chat["tokens_used"],
-            len(chat.messages),
-        )
-    assert len(harness.gateway.calls) >= 1
-    assert (await harness.stored(cid)).state.compaction_id is not None
 
 
 # --- the state ------------------------------------------------------------------------------

@@ -19,9 +19,8 @@ from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.summaries.checklist import read_kept
 from app.compaction.summaries.extractive import SummaryScope, ledger_of
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
-from app.compaction.summaries.prompt import SummaryRequest, prompt_hash
+from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
-from app.compaction.summaries.secret_masking import MASK
 from app.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
 from app.compaction.summaries.transcript import SourceText, take_chunk
 from app.compaction.summariser import Summariser
@@ -210,44 +209,7 @@ def test_a_model_outside_the_allowed_list_is_refused() -> None:
     assert by_policy.value.problems[0].pointer == "/policy/compaction/model"
 
 
-async def test_without_a_model_the_summary_is_extracted() -> None:
-    """No call is made, the receipt names `extractive`, and the size is within the limit."""
-    gateway = ScriptedGateway("")
-    made = await run(gateway, messages=numbered(50), previous="earlier", by=None, max_tokens=200)
-    summary_run = made.summary_run
-    assert (summary_run.model, summary_run.prompt_hash, summary_run.calls) == (
-        "extractive",
-        "extractive",
-        0,
-    )
-    assert summary_run.cost_usd == 0.0
-    assert 0 < len(made.text) // 4 <= 200
-    assert "earlier" in made.text
-    assert gateway.calls == []
-
-
 # --- one call -------------------------------------------------------------------------------
-
-
-async def test_a_summary_comes_from_one_call() -> None:
-    """An accepted answer, its usage and its price."""
-    gateway = ScriptedGateway(GOOD)
-    made = await run(gateway, model("main", 100_000), previous="before")
-    summary_run = made.summary_run
-    assert (made.text, made.retain, summary_run.model, summary_run.calls) == (
-        "short",
-        None,
-        "main",
-        1,
-    )
-    assert (summary_run.input_tokens, summary_run.output_tokens) == (100, 10)
-    assert summary_run.cost_usd == pytest.approx(110e-6)
-    assert summary_run.prompt_hash == prompt_hash(SummaryRequest())
-    (call,) = gateway.calls
-    assert (call.max_tokens, call.timeout_seconds, call.tenant_id) == (300, 5.0, "tenant")
-    assert "<earlier_summary>\nbefore" in gateway.texts[0]
-    assert "\u2039" not in gateway.texts[0]
-    assert all(f"<{i}>xxx" in gateway.texts[0] for i in range(4))
 
 
 async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
@@ -272,19 +234,6 @@ async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
     assert len(gateway.texts) > 5
     pieces = {secret[place : place + 8] for place in range(len(secret) - 8)}
     assert not [piece for piece in pieces for text in gateway.texts if piece in text]
-
-
-async def test_instructions_are_not_masked() -> None:
-    """Instructions and directives are not masked."""
-    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
-    gateway = ScriptedGateway(GOOD)
-    summary_request = SummaryRequest(
-        directives=(f"look for {key}",), instructions="password: hunter2hunter2"
-    )
-    await run(gateway, summary_request=summary_request, retained=f"the key {key}")
-    assert f"- look for {key}" in gateway.texts[0]
-    assert "password: hunter2hunter2" in gateway.texts[0]
-    assert f"the key {MASK}" in gateway.texts[0]
 
 
 # --- what a model may not lose, and what it is sent ---------------------------------------------
@@ -336,16 +285,6 @@ async def test_a_model_cannot_lose_a_standing_instruction() -> None:
     assert f"- {instruction}\n\nThey like tables." in third
 
 
-async def test_the_checklist_is_masked() -> None:
-    """What a user demands is sent without secrets, and kept as it was. [summary.secrets-masked]"""
-    key = "sk-abcdefghijklmnopqrstuvwxyz123456"
-    demand = f"From now on use the key {key}."
-    gateway = ScriptedGateway(GOOD)
-    text = await kept(gateway, [Message(Role.USER, (Text(demand),)), *work(2, 200)])
-    assert key not in gateway.texts[0]
-    assert demand in text
-
-
 # --- chunks ---------------------------------------------------------------------------------
 
 
@@ -390,39 +329,6 @@ def test_no_summary_costs_more_than_six_failing_calls(failures: list[Reply], tri
         asyncio.run(compaction())
     assert summary_run.calls == len(gateway.calls)
     assert summary_run.failures <= MAX_FAILED_CALLS
-
-
-class SlowGateway(ScriptedGateway):
-    """Lets the clock run by so many seconds in each call."""
-
-    def __init__(self, clock: list[float], seconds: float, *replies: Reply) -> None:
-        super().__init__(*replies)
-        self._clock, self._seconds = clock, seconds
-
-    async def complete(self, call: ModelCall) -> Completion:
-        """Take the time, then reply."""
-        self._clock[0] += self._seconds
-        return await super().complete(call)
-
-
-async def test_a_deadline_ends_the_whole_run() -> None:
-    """Calls get the remaining time; past the deadline none is made. [summary.retries]"""
-    clock = [0.0]
-    gateway = SlowGateway(clock, 4.0, GOOD)
-    settings = replace(SETTINGS, deadline_seconds=10.0)
-    subject = Summariser(
-        ModelAccess(
-            gateway, KnownModels(), QuarterTokenizer(), settings, no_sleep, lambda: clock[0]
-        )
-    )
-    summary_run = subject.start_run("tenant")
-    for _ in range(3):
-        await subject.summarise(plain_task(summary_run), numbered(4))
-    assert [call.timeout_seconds for call in gateway.calls] == [5.0, 5.0, 2.0]
-    with pytest.raises(ServiceUnavailable) as failure:
-        await subject.summarise(plain_task(summary_run), numbered(4))
-    assert failure.value.facts["reason"] == "timeout"
-    assert (len(gateway.calls), summary_run.calls, summary_run.failures) == (3, 3, 0)
 
 
 async def test_no_other_model_is_called_after_the_spend_guard() -> None:

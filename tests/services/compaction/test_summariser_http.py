@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from threading import Event
 
 import httpx
 import pytest
@@ -153,43 +151,6 @@ async def test_each_failure_ends_as_service_unavailable(
     assert (bench.run.calls, bench.run.failures) == (calls, calls)
 
 
-async def test_a_slow_model_costs_its_timeout(fake_llm: FakeLLM, bench: Bench) -> None:
-    """A call ends at its own timeout, a run at its deadline."""
-    await bench.summarise()  # what a first call has to load does not count
-    released = Event()
-    fake_llm.always(fake.slow(released))
-    assert await bench.reason(timeout_seconds=0.2) == "timeout"
-    assert fake_llm.calls == 2
-    bench.run = None
-    changes = {"deadline_seconds": 0.3, "fallback_models": (SPARE,)}
-    assert await bench.reason(**changes) == "timeout"
-    assert fake_llm.calls == 3
-    released.set()
-
-
-async def test_the_fallback_answers_for_a_model_that_is_down(
-    fake_llm: FakeLLM, bench: Bench
-) -> None:
-    """The receipt names the model that answered."""
-    fake_llm.always(
-        lambda request: fake.answer() if request.body["model"] == "spare" else fake.status(500)
-    )
-    await bench.summarise(fallback_models=(SPARE,))
-    assert [request.body["model"] for request in fake_llm.requests] == ["main", "main", "spare"]
-    assert bench.run is not None
-    assert (bench.run.model, bench.run.failures) == (SPARE, 2)
-
-
-async def test_input_too_long_for_the_model_is_sent_in_smaller_chunks(
-    fake_llm: FakeLLM, bench: Bench
-) -> None:
-    """The provider's overflow error halves the chunk. [summary.bounded-input]"""
-    fake_llm.script(fake.status(400, "prompt is too long: 9000 tokens > 8192 maximum"))
-    await bench.summarise([user("tea " * 50) for _ in range(40)])
-    first, second, *_ = (len(request.text) for request in fake_llm.requests)
-    assert second < first * 0.7
-
-
 async def test_an_open_circuit_keeps_calls_from_the_server(fake_llm: FakeLLM, bench: Bench) -> None:
     """After failures in a row the model is not called, and the error has `retry_after`."""
     fake_llm.always(fake.status(500))
@@ -245,16 +206,3 @@ async def test_secret_settings_reach_the_summariser(
         text = fake_llm.requests[-1].text
         assert not [word for word in hidden if word in text]
         assert all(word in text for word in shown)
-
-
-async def test_other_work_goes_on_during_a_slow_model_call(fake_llm: FakeLLM, bench: Bench) -> None:
-    """A slow summary does not block another one. [compaction.never-blocks]"""
-    released, arrived = Event(), Event()
-    await bench.summarise()
-    fake_llm.script(fake.slow(released, arrived=arrived))
-    waiting = asyncio.create_task(bench.summarise())
-    await asyncio.to_thread(arrived.wait, LONG_SECONDS)
-    await bench.summarise()
-    assert not waiting.done()
-    released.set()
-    await waiting

@@ -82,7 +82,7 @@ def cleared(build: Build) -> int:
 async def triggers(harness: Harness, cid: str) -> list[str]:
     """Return what made the receipts, the newest first."""
     page = await harness.receipts.page(TENANT, cid, 50, None)
-    return [receipt.compaction.trigger for receipt in page]
+    return [receipt.trigger for receipt in page]
 
 
 # --- the rule -------------------------------------------------------------------------------

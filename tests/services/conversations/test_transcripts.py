@@ -209,9 +209,9 @@ async def check(story: Story) -> None:
     for seq, mark in found.items():
         if mark.compaction_id is None:
             continue
-        receipt = await harness.receipts.get(TENANT, conversation_id, mark.compaction_id)
-        assert receipt.status != "undone"
-        made, view = receipt.compaction.made, receipt.compaction.view
+        receipt = await harness.receipt(conversation_id, mark.compaction_id)
+        assert receipt.undone_at is None
+        made, view = receipt.made, receipt.view
         match mark.state:
             case State.SUMMARISED:
                 told = [part for each in made for part in (each.span, *each.sources)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.common.errors import ContextOverflow, ServiceUnavailable
-from app.conversations.compaction_results import CompactResult
+from app.conversations.compaction_receipt import CompactResult
 from app.conversations.view import SUMMARY_PREFIX
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
@@ -121,7 +121,7 @@ async def test_the_oldest_half_of_the_turns_goes_each_time(
     assert refused.value.facts["budget"].used_tokens == build["tokens_used"]
     assert await harness.bodies(cid) == log
     receipts = await harness.receipts.page(TENANT, cid, 50, None)
-    assert [found.compaction.trigger for found in receipts] == ["emergency"] * 5
+    assert [found.trigger for found in receipts] == ["emergency"] * 5
     for _ in range(5):
         await harness.undo(cid)
     assert (await harness.build(cid)).text == whole.text

@@ -231,7 +231,7 @@ async def test_a_fork_shows_the_newest_compaction_of_its_log(harness: Harness) -
     for at_seq in range((await harness.stored(cid)).state.head_seq + 1):
         copy = await fork(harness, cid, at_seq)
         shown[at_seq] = (await harness.stored(copy)).state.compaction_id
-    first = (await harness.receipts.get(TENANT, cid, first_id)).compaction
+    first = await harness.receipt(cid, first_id)
     assert first.view.hidden is not None
     ends = (first.view.hidden.end - 1, second.view.hidden.end - 1)
     assert shown == {

@@ -45,7 +45,6 @@ async def test_expired_conversations_are_deleted(harness: Harness, database_url:
 FILL = {
     "idempotency_keys": "INSERT INTO idempotency_keys"
     " SELECT gen_random_uuid(), 'k', 'h', 'a', t FROM {times} AS t",
-    "creations": "INSERT INTO creations SELECT 'x', t::text, 'h', 'r', t FROM {times} AS t",
     "events": "INSERT INTO events SELECT gen_random_uuid(), 1, 'due', '{{}}', t FROM {times} AS t",
     "jobs": "INSERT INTO jobs"
     " (conversation_id, job_id, tenant_id, kind, status, created_at, updated_at)"

@@ -1,17 +1,22 @@
-"""Compaction items of providers: parts in which a provider keeps what it compacted.
+"""Items of providers that stand for more than themselves: compactions, and calls that they run.
 
 1. OpenAI Responses and xAI have encrypted items of the type `compaction`, Anthropic has blocks of
    that type with a readable summary. Both are parsed as reasoning: only their provider reads them.
-2. A part without content is a compaction that failed. It stands for nothing.
-3. A part stands for everything before it, in its own message as well. Calls of that message stay:
-   their results come later.
+2. A compaction without content failed. It stands for nothing.
+3. A compaction stands for everything before it, in its own message as well. Calls of that message
+   stay: their results come later.
+4. The result of a call that the provider runs may be in a later answer: the provider paused, or the
+   call waits for tools of the client. A request for an approval is such a call as well, which the
+   client answers.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from app.formats.message import FormatName, Message, Part, Reasoning, ToolCall
+from app.formats.json_fields import object_in, text_in
+from app.formats.message import FormatName, Message, Opaque, Part, Reasoning, ToolCall
 
 COMPACTION: Final = "compaction"
 """The type of these items and blocks."""
@@ -73,3 +78,49 @@ def _content(part: Reasoning) -> str:
         return ""
     content = part.block.get(CONTENT_KEYS[part.format])
     return content if isinstance(content, str) else ""
+
+
+_CALLS: Final = {
+    "server_tool_use": "id",
+    "mcp_tool_use": "id",
+    "program": "call_id",
+    "mcp_approval_request": "id",
+}
+"""The types of calls, and the field of their ids."""
+_RESULTS: Final = {"program_output": "call_id", "mcp_approval_response": "approval_request_id"}
+
+
+def call_of(block: Mapping[str, Any]) -> str:
+    """Return the id of the call that a block is, empty for any other block."""
+    if (key := _CALLS.get(text_in(block, "type"))) is not None:
+        return text_in(block, key)
+    return text_in(object_in(block, "toolCall"), "id") or text_in(
+        object_in(block, "tool_call"), "id"
+    )
+
+
+def result_of(block: Mapping[str, Any]) -> str:
+    """Return the id of the call that a block is the result of, empty for any other block."""
+    kind = text_in(block, "type")
+    if kind.endswith("_tool_result"):
+        return text_in(block, "tool_use_id")
+    if (key := _RESULTS.get(kind)) is not None:
+        return text_in(block, key)
+    return text_in(object_in(block, "toolResponse"), "id") or text_in(
+        object_in(block, "tool_response"), "id"
+    )
+
+
+def waiting_calls(message: Message) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the calls without a result in a message, and those from before that it has one for."""
+    waiting: dict[str, None] = {}
+    resolved: list[str] = []
+    for part in message.parts:
+        block = part.block if isinstance(part, Opaque) else {}
+        if call := call_of(block):
+            waiting[call] = None
+        elif (result := result_of(block)) in waiting:
+            del waiting[result]
+        elif result:
+            resolved.append(result)
+    return tuple(waiting), tuple(resolved)

@@ -1,0 +1,247 @@
+"""Media as callers send them and as every provider reads them, and messages that can be sent.
+
+Clients append parts of MCP to a tool message as their server sent them [operation.no-fetch].
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from app.common.errors import ValidationError
+from app.common.texts import sendable, sendable_json
+from app.formats.json_fields import Fields, object_in, text_in
+from app.formats.message import (
+    File,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    placeholder_for,
+)
+
+PDF: Final = "application/pdf"
+_BASE64: Final = re.compile(r"(?:[a-zA-Z0-9+/]*|[a-zA-Z0-9_-]*)={0,2}")
+_DIGITS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+_SPACES: Final = b" \t\r\n\f\v"
+_LAST_DIGITS: Final = {2: b"AQgw", 3: b"AEIMQUYcgkosw048"}
+"""The digits whose unused bits are zero, by the number of digits in the last group of four."""
+_MAGIC: Final = {
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "JVBERi": PDF,
+}
+_RIFF: Final = "UklGR"
+SAME_TYPES: Final = {
+    "image/jpg": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "image/x-png": "image/png",
+}
+
+
+def strict_base64(data: str) -> str | None:
+    """Return base64 in one line of the standard alphabet, padded; None for any other text."""
+    if not data.isascii():
+        return None
+    raw = data.encode()
+    padding = raw.translate(None, _DIGITS)
+    if padding not in (b"", b"=", b"=="):
+        raw = raw.translate(_TO_STANDARD, _SPACES)
+        padding = raw.translate(None, _DIGITS)
+    digits = raw.rstrip(b"=")
+    if not digits or padding.strip(b"=") or len(raw) - len(digits) != len(padding):
+        return None
+    if not _ends_well(digits):
+        return None
+    strict = (digits + b"=" * (-len(digits) % 4)).decode()
+    return data if strict == data else strict
+
+
+def is_base64(data: str) -> bool:
+    """Return whether a strict reader accepts data as base64, in either alphabet, padded or not."""
+    digits = data.rstrip("=")
+    is_padded = len(digits) == len(data) or len(data) % 4 == 0
+    return bool(_BASE64.fullmatch(data)) and is_padded and _ends_well(digits.encode())
+
+
+def _ends_well(digits: bytes) -> bool:
+    """Return whether the last group of four has a length and a digit that base64 ends with."""
+    last_group = len(digits) % 4
+    return last_group == 0 or (last_group > 1 and digits[-1] in _LAST_DIGITS[last_group])
+
+
+def sniffed_type(data: str) -> str | None:
+    """Return the media type that the first characters of base64 data identify."""
+    if data.startswith(_RIFF):
+        is_webp = len(data) >= 16 and base64.b64decode(data[:16])[8:] == b"WEBP"
+        return "image/webp" if is_webp else None
+    return next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
+
+
+def split_data_url(url: str) -> tuple[str | None, str] | None:
+    """Split `data:<type>;base64,<data>` into type and data; None for any other URL."""
+    comma = url.find(",", 0, 256)
+    header = url[:comma]
+    if comma < 0 or header[:5].lower() != "data:" or not header.lower().endswith(";base64"):
+        return None
+    return header[5:-7].partition(";")[0].lower() or None, url[comma + 1 :]
+
+
+def is_web_url(url: str | None) -> bool:
+    """Return whether a provider can fetch a URL."""
+    return (url or "")[:16].lstrip().lower().startswith(("https://", "http://"))
+
+
+_MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
+_TYPES: Final = ("image", "audio", "resource", "resource_link")
+
+
+def media_type_of(media: Image | File) -> str | None:
+    """Return the declared media type in lower case, else the one that its base64 data shows."""
+    declared = (media.media_type or "").lower()
+    if _MEDIA_TYPE.fullmatch(declared):
+        return declared
+    return sniffed_type(media.data) if media.data is not None else None
+
+
+def image_from_url(url: str, pointer: str, detail: str | None = None) -> Image:
+    """Read an image URL; a data URL becomes an image by `data`, which all formats accept."""
+    inline = split_data_url(url)
+    if inline is None:
+        return Image(url=url, detail=detail)
+    media_type, data = inline
+    if not data:
+        raise ValidationError.at(pointer, "the image data is empty")
+    return Image(media_type=media_type, data=data, detail=detail)
+
+
+def url_of(media: Image | File) -> str | None:
+    """Return the URL of an image or a document: a data URL where it has data."""
+    return media.url if media.data is None else f"data:{media.media_type};base64,{media.data}"
+
+
+def is_mcp(part: Mapping[str, Any]) -> bool:
+    """Return whether a part has the form of MCP: other formats have other fields for media."""
+    match part.get("type"):
+        case "image" | "audio":
+            return isinstance(part.get("data"), str)
+        case "resource":
+            return bool(text_in(object_in(part, "resource"), "uri"))
+        case "resource_link":
+            return bool(text_in(part, "uri"))
+        case _:
+            return False
+
+
+def read_mcp(part: Fields) -> Part | None:
+    """Read a part of MCP as a neutral one; None for any other part."""
+    if part.get("type") not in _TYPES or not is_mcp(part.raw):
+        return None
+    if part.raw["type"] in ("image", "audio"):
+        return _media(part.optional_text("mimeType"), part.filled_text("data"), None)
+    held = object_in(part.raw, "resource") or part.raw
+    uri, name = text_in(held, "uri"), text_in(held, "title") or text_in(held, "name")
+    media_type = text_in(held, "mimeType") or None
+    if blob := text_in(held, "blob"):
+        return _media(media_type, blob, name or uri)
+    if text := text_in(held, "text"):
+        return File(media_type, text=text, name=name or uri)
+    if is_web_url(uri) and (media_type or "").startswith("image/"):
+        return Image(media_type, url=uri)
+    return Text(f"[resource: {' '.join(filter(None, (name, uri)))}]")
+
+
+def _media(media_type: str | None, data: str, name: str | None) -> Image | File:
+    is_image = (media_type or "image/").startswith("image/")
+    return Image(media_type, data) if is_image else File(media_type, data, name=name)
+
+
+def clean(message: Message) -> Message:
+    """Return the message for use in a payload: sendable, and never empty
+    [neutral.no-empty-content].
+
+    Blank text parts are removed. A message without parts gets a placeholder. Media have the type
+    that their data show, and data that every provider reads. Ids stay, so that calls and results
+    match; rendering replaces them. A clean message is the same object.
+    """
+    parts = [_clean_part(part) for part in message.parts if not _is_blank(part)]
+    if not parts:
+        parts.append(placeholder_for(message.role))
+    name = sendable(message.name) if message.name is not None else None
+    block = sendable_json(message.block)
+    message = message.with_parts(parts)
+    is_same = name is message.name and block is message.block
+    return message if is_same else replace(message, name=name, block=block)
+
+
+def _is_blank(part: Part) -> bool:
+    if isinstance(part, Text) or (isinstance(part, Reasoning) and part.block is None):
+        return not part.text or part.text.isspace()
+    return False
+
+
+_CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {
+    Text: ("text", "block"),
+    ToolCall: ("name", "arguments", "block"),
+    Image: ("media_type", "data", "url", "detail", "block"),
+    File: ("media_type", "data", "url", "file_id", "text", "name", "block"),
+    Reasoning: ("text", "block"),
+    Opaque: ("block",),
+}
+
+
+def _clean_part(part: Part) -> Part:
+    """Make a part sendable; a reasoning block that would change is dropped.
+
+    Reasoning blocks are replayed byte for byte or left out.
+    """
+    changes = {}
+    for name in _CLEANED_FIELDS[type(part)]:
+        value = getattr(part, name)
+        cleaned = sendable_json(value)
+        if cleaned is not value:
+            changes[name] = cleaned
+    if isinstance(part, Reasoning) and "block" in changes:
+        return Reasoning(sendable(part.text))
+    part = replace(part, **changes) if changes else part
+    if not isinstance(part, Image | File):
+        return part
+    data = part.data
+    if data is None and sniffed_type(part.url or ""):
+        data = part.url  # base64 in the place of a URL
+    return part if data is None else _with_data(part, data)
+
+
+def _with_data(media: Image | File, data: str) -> Part:
+    """Return media as every provider reads them: another part where they are not what they claim.
+
+    A data URL gives its data, a web URL in the place of data is a URL, and a label stands for data
+    that nobody can read. [formats.media]
+    """
+    if is_web_url(data):
+        return replace(media, data=None, url=data.strip())
+    media_type = media.media_type
+    if (inline := split_data_url(data)) is not None:
+        media_type, data = inline[0] or media_type, inline[1]
+    if (strict := strict_base64(data)) is None:
+        kind = "image" if isinstance(media, Image) else "file"
+        return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
+    shown, declared = sniffed_type(strict), (media_type or "").lower()
+    if shown is not None and shown != SAME_TYPES.get(declared, declared):
+        if isinstance(media, Image) and shown == PDF:
+            return File(shown, strict, block=media.block, format=media.format)
+        is_image = isinstance(media, Image) or (media_type or "").startswith("image/")
+        if not is_image and shown.startswith("image/"):
+            return Image(shown, strict, block=media.block, format=media.format)
+        media_type = shown if media_type else media_type
+    if (media_type, strict, None) == (media.media_type, media.data, media.url):
+        return media
+    return replace(media, media_type=media_type, data=strict, url=None)

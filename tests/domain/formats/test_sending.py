@@ -1,0 +1,473 @@
+"""What the formats send: every message, of the SDK's types, in a form that is read back alike.
+
+[formats.round-trip, payload.sdk-call, payload.valid]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from anthropic.types import ContentBlock, ContentBlockParam, MessageParam, ToolParam
+from google.genai.types import Content
+from google.genai.types import Tool as GeminiTool
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
+from openai.types.responses import FunctionToolParam, ResponseInputItemParam, ResponseOutputItem
+from pydantic import TypeAdapter
+
+from app.common.texts import is_sendable, sendable, sendable_json
+from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition, labels, parse_tool
+from app.formats.media import clean
+from app.formats.message import (
+    EMPTY_MESSAGE,
+    EMPTY_RESULT,
+    NO_RESULT,
+    File,
+    FormatName,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Reasoning,
+    Role,
+    Text,
+    ToolCall,
+)
+from app.formats.reasoning import STAND_IN_SIGNATURE
+from app.formats.responses_items import CALLS_BY_OUTPUT
+from tests.domain.compaction import strategies_messages as generated
+from tests.judge import check_type, errors, judge
+
+CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
+TYPES: dict[FormatName, Any] = {
+    CHAT: ChatCompletionMessageParam,
+    ANTHROPIC: MessageParam,
+}
+UNPAIRED = ("call-unanswered", "search-unanswered", "orphan-result", "item-id-reused")
+PNG = generated.png(30, 20)
+
+
+def read(format: FormatName, raw: Mapping[str, Any]) -> Message:
+    """Return a raw that makes one message as payloads have it."""
+    (message,) = PROVIDERS[format].parse(raw, "")
+    return clean(message)
+
+
+def sent(format: FormatName, message: Message, **options: Any) -> list[dict[str, Any]]:
+    """Return the pieces of a message in a payload."""
+    provider = PROVIDERS[format]
+    return provider.render(provider.for_payload(clean(message), **options))
+
+
+def said(*parts: Part) -> Message:
+    """Return an assistant message."""
+    return Message(Role.ASSISTANT, parts)
+
+
+def items(*made: Any) -> dict[str, Any]:
+    """Return items of OpenAI's model as one message."""
+    return {"role": "assistant", "output": list(made)}
+
+
+def calls_of(message: Message) -> list[Any]:
+    """Return the calls of a message by what they mean."""
+    return [
+        (call.id, call.name, call.arguments if call.custom else json.loads(call.arguments))
+        for call in message.calls
+    ]
+
+
+def images_of(*messages: Message) -> list[Any]:
+    """Return what the wire holds of each image: its type and data, or its URL."""
+    parts = [part for message in messages for part in message.parts if isinstance(part, Image)]
+    return [(p.media_type, p.data) if p.data is not None else p.url for p in parts]
+
+
+@pytest.mark.parametrize("format", FormatName)
+@given(message=generated.messages(), replays=st.booleans())
+def test_round_trip(format: FormatName, message: Message, replays: bool) -> None:
+    """What is rendered is of the SDK's type, and read again it is what is shown of a message."""
+    provider = PROVIDERS[format]
+    shown = provider.for_payload(clean(message), replays=replays)
+    pieces = provider.render(shown)
+    if not pieces or not shown.parts:  # reasoning alone
+        return
+    assert sendable_json(pieces) is pieces
+    wire = provider.wire(shown)
+    if format is GEMINI:
+        Content.model_validate(wire)
+    if format is RESPONSES:
+        found = errors(judge(format, {"input": pieces}))
+        assert [error for error in found if error.rule not in UNPAIRED] == []
+    for value in [wire] if format is ANTHROPIC else pieces:
+        assert format not in TYPES or check_type(value, TYPES[format]) == []
+    back, *rest = provider.parse(wire, "")
+    if format is CHAT and len(pieces) > 1:
+        rest = list(provider.parse(pieces[1], ""))
+    assert (back.role, back.tool_call_id) == (shown.role, shown.tool_call_id)
+    has_apart = bool(provider.apart(shown))
+    assert back.text == (shown.text or (labels.MEDIA_FOLLOWS if has_apart else ""))
+    assert bool(rest) == has_apart
+    assert calls_of(back) == calls_of(shown)
+    assert images_of(back, *rest) == images_of(shown)
+    if format is not CHAT:
+        kinds = [type(part) for part in back.parts if isinstance(part, Reasoning | Opaque)]
+        assert kinds == [type(p) for p in shown.parts if isinstance(p, Reasoning | Opaque)]
+    assert provider.adapt(shown) is shown
+    assert provider.for_payload(shown, replays=True) == shown
+
+
+@given(message=generated.messages())
+def test_clean_is_idempotent_and_sendable(message: Message) -> None:
+    """What may stand in a payload is never empty, and cleaning it again changes nothing."""
+    ready = clean(message)
+    assert clean(ready) is ready
+    assert any(not isinstance(part, Reasoning) for part in ready.parts)
+    assert all(is_sendable(part.text) for part in ready.parts if isinstance(part, Text))
+    assert [call.id for call in ready.calls] == [call.id for call in message.calls]
+    assert clean(Message(Role.USER, (Text(" \n"),))).text == EMPTY_MESSAGE
+    assert clean(Message(Role.TOOL, (), "c1")).text == EMPTY_RESULT
+
+
+@given(text=generated.texts(), repeat=st.sampled_from([1, 70_000]))
+def test_sendable_replaces_only_unsendable_characters(text: str, repeat: int) -> None:
+    """NUL and lone surrogates become U+FFFD one by one, in texts of any length."""
+    text *= repeat
+    expected = "".join("\ufffd" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text)
+    assert sendable(text) == expected
+    assert is_sendable(text) is (text == expected)
+
+
+STOOD_IN = {"thoughtSignature": STAND_IN_SIGNATURE}
+CALLS = said(Text("x"), ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "a b.c", "oops"))
+FILES = Message(
+    Role.USER,
+    (
+        File("application/pdf", "JVBE"),
+        File(text="body", name="n.txt"),
+        File(url="https://x.test/a.pdf"),
+        File(file_id="file_1", format=ANTHROPIC),
+    ),
+)
+SYSTEM = Message(Role.SYSTEM, (Text("be kind"),))
+WITH_IMAGE = Message(Role.TOOL, (Image("image/png", PNG),), "c1", "f")
+INLINE = {"inlineData": {"mimeType": "image/png", "data": PNG}}
+SENT: list[tuple[FormatName, Message, list[dict[str, Any]]]] = [
+    (CHAT, said(Text("a"), Text("b")), [{"role": "assistant", "content": "a\nb"}]),
+    (CHAT, SYSTEM, [{"role": "system", "content": "be kind"}]),
+    (ANTHROPIC, SYSTEM, [{"type": "text", "text": t} for t in ("[System]", "be kind")]),
+    (GEMINI, SYSTEM, [{"text": "[System]"}, {"text": "be kind"}]),
+    (
+        CHAT,
+        FILES,
+        [
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "file",
+                        "file": {
+                            "file_data": "data:application/pdf;base64,JVBE",
+                            "filename": "document",
+                        },
+                    },
+                    {"type": "text", "text": "[file: n.txt]\nbody"},
+                    {"type": "text", "text": "[file: https://x.test/a.pdf]"},
+                    {"type": "text", "text": "[file: file_1]"},
+                ],
+            }
+        ],
+    ),
+    (
+        RESPONSES,
+        CALLS,
+        [
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "x", "annotations": []}],
+            },
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'},
+            {
+                "type": "function_call",
+                "call_id": "c2",
+                "name": "a_b_c",
+                "arguments": '{"arguments":"oops"}',
+            },
+        ],
+    ),
+    (
+        GEMINI,
+        CALLS,
+        [
+            {"text": "x"},
+            {"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}, **STOOD_IN},
+            {"functionCall": {"id": "c2", "name": "a_b_c", "args": {"arguments": "oops"}}},
+        ],
+    ),
+    (
+        GEMINI,
+        WITH_IMAGE,
+        [
+            {
+                "functionResponse": {
+                    "id": "c1",
+                    "name": "f",
+                    "response": {"output": "[media follows]"},
+                }
+            },
+            {"text": "[media from tool call c1]"},
+            INLINE,
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("format", "message", "pieces"), SENT)
+def test_what_other_providers_made_is_sent_in_the_own_form(
+    format: FormatName, message: Message, pieces: list[dict[str, Any]]
+) -> None:
+    """With labels where there is no place. [gemini.thought-signatures, openai-chat.sizes]"""
+    assert sent(format, message) == pieces
+
+
+MEDIA = [
+    (
+        Image("image/jpg", "/9j/4AAQ"),
+        {"inlineData": {"mimeType": "image/jpeg", "data": "/9j/4AAQ"}},
+    ),
+    (Image("image/gif", "R0lG"), {"text": "[image: image/gif]"}),
+    (Image("image/png", "no base64!"), {"text": "[image: unreadable data]"}),
+    (
+        Image(url="https://x.test/a.webp?x=1"),
+        {"fileData": {"fileUri": "https://x.test/a.webp?x=1", "mimeType": "image/webp"}},
+    ),
+    (Image(url="ftp://x.test/a.png"), {"text": "[image: ftp://x.test/a.png]"}),
+    (File("application/zip", "AAAA", name="a.zip"), {"text": "[file: a.zip]"}),
+    (File(url="https://x.test/a.pdf"), {"fileData": {"fileUri": "https://x.test/a.pdf"}}),
+    (File(file_id="file-1", format=CHAT), {"text": "[file: file-1]"}),
+]
+
+
+@pytest.mark.parametrize(("media", "part"), MEDIA)
+def test_media_are_sent_or_named(media: Image | File, part: dict[str, Any]) -> None:
+    """Media go as data or by URI where Gemini takes them, else as text. [payload.valid]"""
+    assert sent(GEMINI, Message(Role.USER, (media,))) == [part]
+
+
+def test_a_citation_is_sent_to_its_own_format_only() -> None:
+    """A text that says more comes back verbatim; to other formats it is its text."""
+    cited = {"type": "char_location", "cited_text": "a", "document_index": 0, "document_title": "b"}
+    block = {"type": "text", "text": "said", "citations": [cited]}
+    message = read(ANTHROPIC, {"role": "assistant", "content": [{**block, "cache_control": {}}]})
+    assert sent(ANTHROPIC, message) == [block]
+    assert sent(CHAT, message)[0]["content"] == "said"
+    assert sent(GEMINI, message) == [{"text": "said"}]
+
+
+def test_no_block_of_a_caller_keeps_a_cache_breakpoint() -> None:
+    """Each payload places the few that it may have, also where a block holds others."""
+    marked = {"cache_control": {"type": "ephemeral"}}
+    text = {"type": "text", "text": "found"}
+    found = {"type": "search_result", "source": "a", "title": "b"}
+    content = [{**found, "content": [{**text, **marked}], **marked}]
+    message = read(ANTHROPIC, {"role": "user", "content": content})
+    assert sent(ANTHROPIC, message) == [{**found, "content": [text]}]
+
+
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
+TEXT = {"type": "output_text", "text": "let me see", "annotations": []}
+SAID = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"} | {
+    "content": [TEXT]
+}
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": "{}"}
+SEARCH = {"type": "tool_search_call", "id": "tsc_1", "call_id": "c3", "execution": "client"} | {
+    "arguments": {"query": "x"},
+    "status": "completed",
+}
+HOSTED = SEARCH | {"id": "tsc_2", "call_id": None, "execution": "server"}
+FOUND = {"type": "tool_search_output", "id": "tso_2", "call_id": None, "execution": "server"} | {
+    "tools": [],
+    "status": "completed",
+}
+WEB = {"type": "web_search_call", "id": "ws_1", "status": "completed"} | {
+    "action": {"type": "search", "query": "x"}
+}
+COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "eA=="}
+TURN: list[dict[str, Any]] = [REASONING, HOSTED, FOUND, WEB, SAID, CALL, SEARCH]
+
+
+def test_thinking_is_replayed_whole_or_not_at_all() -> None:
+    """Signed blocks go back verbatim on request, never at the end; plain reasoning never does."""
+    signed, text = Reasoning("hm", THINKING, ANTHROPIC), {"type": "text", "text": "ok"}
+    message = said(signed, Reasoning("plain"), Text("ok"))
+    assert sent(ANTHROPIC, message, replays=True) == [THINKING, text]
+    assert sent(ANTHROPIC, message) == sent(ANTHROPIC, said(Text("ok"), signed), replays=True)
+    assert sent(CHAT, message) == [{"role": "assistant", "content": "ok"}]
+    assert sent(ANTHROPIC, said(signed), replays=True) == []
+    mixed = sent(ANTHROPIC, said(signed, ToolCall("c1", "f", "{}"), Text("ok")), replays=True)
+    assert [block["type"] for block in mixed] == ["thinking", "text", "tool_use"]
+    spoiled = Reasoning("\ud800", {**THINKING, "thinking": "\ud800"}, ANTHROPIC)
+    assert clean(said(spoiled, Text("ok"))).parts[0] == Reasoning("\ufffd")
+
+
+def test_items_of_the_model_go_back_verbatim() -> None:
+    """Ids, status and order are kept while their prefix is unchanged.
+
+    Without reasoning, items lose the ids that demand it. Ids of others are not sent.
+    [openai-responses.reasoning-followed, openai-responses.compaction-items,
+     openai-responses.items-kept, openai-responses.tool-search]
+    """
+    for made in (TURN, [COMPACTION], [COMPACTION, SAID], [REASONING, REASONING, CALL]):
+        assert sent(RESPONSES, read(RESPONSES, items(*made)), replays=True) == made
+    bare = [{key: value for key, value in item.items() if key != "id"} for item in TURN]
+    label = sent(RESPONSES, said(Text('[web_search call: "x"]')))
+    shown = sent(RESPONSES, read(RESPONSES, items(SAID, *TURN)))
+    assert shown == [SAID, *bare[1:3], *label, *bare[4:]]
+    assert sent(RESPONSES, read(RESPONSES, items(SAID, REASONING)), replays=True) == [SAID]
+    foreign = read(RESPONSES, items({**SAID, "id": "m1"}, {**CALL, "id": "call-7"}))
+    assert not any("id" in item for item in sent(RESPONSES, foreign, replays=True))
+
+
+def test_parts_of_gemini_go_back_as_they_came() -> None:
+    """Signatures stay at their parts, and calls have no new ids."""
+    call = {"functionCall": {"name": "f", "args": {"a": 1}}, "thoughtSignature": "c2ln"}
+    known = {"functionCall": {"id": "q", "name": "g", "args": {}}}
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}}
+    signed = {"text": "so", "thoughtSignature": "c2ln"}
+    parts = [signed, {"text": "", "thoughtSignature": "c2ln"}, code, call, known, call]
+    raw = {"role": "model", "parts": [{"text": "hm", "thought": True}, *parts]}
+    assert sent(GEMINI, read(GEMINI, raw), replays=True) == parts
+    unsigned = {"functionCall": call["functionCall"]}
+    shown = [{"text": "so"}, code, {**unsigned, **STOOD_IN}, known, unsigned]
+    assert sent(GEMINI, read(GEMINI, raw)) == shown
+    snake = {"function_call": known["functionCall"], "thought_signature": "c2ln"}
+    again = read(GEMINI, {"role": "model", "parts": [snake]})
+    assert sent(GEMINI, again, replays=True) == [{**known, "thoughtSignature": "c2ln"}]
+
+
+ANSWERED = [
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"q": None}},
+    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+    {
+        "type": "text",
+        "text": "said",
+        "citations": [
+            {"type": "web_search_result_location", "url": "https://a.test", "title": None}
+            | {"cited_text": "a", "encrypted_index": "b"},
+        ],
+    },
+]
+MADE_WITH_NULLS: list[dict[str, Any]] = [
+    {"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "status": "completed"}
+    | {"code": None, "outputs": None},
+    {"type": "image_generation_call", "id": "ig_1", "status": "failed", "result": None},
+    *TURN,
+]
+
+
+@pytest.mark.parametrize("dumping", [{}, {"exclude_none": True}, {"exclude_unset": True}])
+def test_null_fields_are_sent_where_they_are_required_alone(dumping: Mapping[str, Any]) -> None:
+    """An answer goes back valid, whichever way the SDK dumped it; a call's input is untouched."""
+    blocks = TypeAdapter(list[ContentBlock]).validate_python(ANSWERED)
+    dumped = [block.model_dump(**dumping) for block in blocks]
+    found = sent(ANTHROPIC, read(ANTHROPIC, {"role": "assistant", "content": dumped}))
+    assert found[2] == ANSWERED[2]
+    assert "exclude_none" in dumping or found[0] == ANSWERED[0]
+    made = TypeAdapter(list[ResponseOutputItem]).validate_python([REASONING, *MADE_WITH_NULLS])
+    output = items(*(item.model_dump(**dumping) for item in made))
+    again = sent(RESPONSES, read(RESPONSES, output), replays=True)
+    assert again == [REASONING, *MADE_WITH_NULLS]
+    assert not any(check_type(block, ContentBlockParam) for block in found)
+    assert not any(check_type(item, ResponseInputItemParam) for item in again)
+
+
+SCREENSHOT = {"type": "computer_screenshot"}
+SHELL_OUTPUT = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 1}}
+TOOL = {"type": "function", "name": "z", "parameters": {"type": "object"}, "strict": False}
+NATIVE: list[dict[str, Any]] = [
+    {"type": "tool_search_output", "call_id": "c3", "execution": "client", "tools": [TOOL]},
+    {"type": "custom_tool_call_output", "call_id": "c3", "output": "a"},
+    {"type": "computer_call_output", "call_id": "c3"}
+    | {"output": {**SCREENSHOT, "image_url": "https://x.test/a"}},
+    {"type": "computer_call_output", "call_id": "c3"}
+    | {"output": {**SCREENSHOT, "file_id": "file-1"}},
+    {"type": "shell_call_output", "call_id": "c3", "output": [SHELL_OUTPUT]},
+    {"type": "local_shell_call_output", "id": "c3", "output": "{}"},
+    {"type": "apply_patch_call_output", "call_id": "c3", "status": "failed", "output": "no"},
+]
+
+
+@pytest.mark.parametrize("output", NATIVE)
+def test_outputs_have_the_type_of_their_call(output: dict[str, Any]) -> None:
+    """Native outputs go back as they came; others are put into the type of their call."""
+    provider, message = PROVIDERS[RESPONSES], read(RESPONSES, output)
+    call = {"type": CALLS_BY_OUTPUT[output["type"]]}
+    assert provider.render(message, call) == [output]
+    (plain,) = provider.render(message, {"type": "function_call"})
+    assert plain["type"] == "function_call_output" and plain["output"]
+    synthetic = Message(Role.TOOL, (Text(NO_RESULT),), "c3")
+    for made in provider.render(synthetic, call)[0], plain:
+        assert check_type(made, ResponseInputItemParam) == []
+        assert (made.get("call_id") or made["id"]) == "c3"
+
+
+def test_a_response_reads_as_it_is_sent() -> None:
+    """What escapes hide in an object is counted as it is sent, and kept as it was."""
+    response = {"rows": [1, "\x00"], "more": None}
+    part = {"functionResponse": {"name": "f", "response": response}}
+    message = read(GEMINI, {"role": "user", "parts": [part]})
+    shown = PROVIDERS[GEMINI].for_payload(message).parts[0]
+    assert isinstance(shown, Text) and "\ufffd" in shown.text
+    search = {**SEARCH, "arguments": {"query": "\x00"}}
+    (call,) = PROVIDERS[RESPONSES].for_payload(read(RESPONSES, items(search))).calls
+    assert call.arguments == '{"query":"\ufffd"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("", {}),
+        ("[1]", {"arguments": "[1]"}),
+        ("oops", {"arguments": "oops"}),
+        ('{"a": NaN}', {"arguments": '{"a": NaN}'}),
+        ('{"a": "\\u0000\\ud800"}', {"a": "\ufffd\ufffd"}),
+    ],
+)
+def test_input_is_an_object(text: str, value: Any) -> None:
+    """Those that are no object are wrapped in one, never sent as text. [anthropic.input-object]"""
+    (block,) = sent(ANTHROPIC, said(ToolCall("c1", "f", text)))
+    assert block["input"] == value
+
+
+@pytest.mark.parametrize("strict", [None, True])
+def test_tools_to_wire(strict: bool | None) -> None:
+    """Rendered definitions are of the SDKs' types. [payload.sdk-call, tools.any-format]"""
+    tools = [
+        parse_tool({"name": "f", "strict": strict}, "/t"),
+        ToolDefinition("g", "d\ud800", {"type": "object", "properties": {"a\0": {}}}, "mcp"),
+    ]
+    wire = {format: PROVIDERS[format].tools_to_wire(tools) for format in FormatName}
+    for format, kind in (
+        (CHAT, ChatCompletionFunctionToolParam),
+        (RESPONSES, FunctionToolParam),
+        (ANTHROPIC, ToolParam),
+    ):
+        assert not any(check_type(tool, kind) for tool in wire[format])
+        assert sendable_json(wire[format]) is wire[format]
+    assert wire[RESPONSES][0]["strict"] is bool(strict)
+    GeminiTool.model_validate(*wire[GEMINI])
+    assert parse_tool(wire[ANTHROPIC][0], "/t") == tools[0]
+
+
+def test_the_log_stores_items_as_they_are_sent() -> None:
+    """A message of plain text is sent as it is stored, without being rendered."""
+    raw = {"role": "user", "content": "hi"}
+    assert LOG_PROVIDER.is_faithful(raw, read(CHAT, raw))
+    assert not LOG_PROVIDER.is_faithful(raw | {"x": 1}, read(CHAT, raw))
