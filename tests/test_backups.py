@@ -21,8 +21,7 @@ import httpx
 import pytest
 
 from app.cli.backup import run_program
-from app.database.embedded import DATABASE, running
-from app.database.migrate import is_current
+from app.database.embedded import DATABASE
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, new_conversation, talk, user
@@ -153,21 +152,6 @@ async def test_only_an_empty_database_is_restored_to(
     assert again.code == 1 and "exists: name a new file" in again.stderr
     assert file.read_bytes() == written
     assert await rows_of(database_url) == before
-
-
-async def test_a_private_database_is_created_by_a_restore(
-    client: httpx.AsyncClient, database_url: str, tmp_path: Path
-) -> None:
-    """A backup of a server becomes a private database, and one of that becomes another."""
-    await new_conversation(client)
-    rows = await rows_of(database_url)
-    done = await succeed("backup", "-", url=database_url)
-    await succeed("restore", "-", "--data-dir", tmp_path / "one", sent=done.output)
-    await succeed("backup", tmp_path / "b.dump", "--data-dir", tmp_path / "one")
-    await succeed("restore", tmp_path / "b.dump", "--data-dir", tmp_path / "two")
-    with running(tmp_path / "two") as url:
-        assert await asyncio.to_thread(is_current, url)
-        assert await rows_of(url) == rows
 
 
 async def test_a_damaged_file_leaves_the_database_empty(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from release.compatibility import breaks, is_new_major
+from release.compatibility import breaks
 
 ROOT = Path(__file__).parent.parent
 CURRENT = ROOT / "openapi" / "openapi.json"
@@ -147,21 +147,6 @@ def test_each_kind_of_break_is_found(change: Change, said: str) -> None:
     """What a client of the released API may do or read is missed when it is gone."""
     found = changed(change)
     assert any(line.endswith(said) for line in found), found
-
-
-@pytest.mark.parametrize(
-    ("released", "current", "expected"),
-    [
-        ("1.4.0", "2.0.0", True),
-        ("0.1.0", "0.2.0", True),
-        ("0.1.0", "0.1.1", False),
-        ("1.4.0", "1.5.0", False),
-    ],
-)
-def test_only_a_major_version_may_break(released: str, current: str, expected: bool) -> None:
-    """The first number says so, and below 1.0 the second one."""
-    versions = [{"info": {"version": version}} for version in (released, current)]
-    assert is_new_major(*versions) == expected
 
 
 def test_a_break_of_the_real_description_ends_the_check_with_a_message(tmp_path: Path) -> None:

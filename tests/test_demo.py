@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -59,30 +58,6 @@ def test_the_demo_opens_the_inspector(served: str, tmp_path: Path) -> None:
     )
     assert opened.read_text(encoding="utf-8") == f"{served}/inspector"
     assert f"{served}/inspector" in done.stdout
-
-
-def test_refusals_are_listed_and_end_nothing(served: str, tmp_path: Path) -> None:
-    """An orphan result and a message of an unknown role are listed with the reason.
-
-    The rest is replayed, and the exit code says that something was refused.
-
-    [log.pairing]
-    """
-    messages = [
-        {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
-        {"role": "user", "content": "Hello"},
-        {"role": "tool", "tool_call_id": "nobody", "content": "42"},
-        {"role": "oracle", "content": "Be rude."},
-        {"role": "assistant", "content": "Hi."},
-    ]
-    path = tmp_path / "odd.jsonl"
-    path.write_text(json.dumps({"id": "odd", "tools": None, "messages": messages}) + "\n\n")
-    result = demo(str(path), "--url", served)
-    assert result.exit_code == 1
-    assert result.stderr.endswith("Error: Requests that the service refused: 2.\n")
-    assert row(result.output, "odd")[1] == "2"
-    assert "odd: message 2: 409 UNPAIRED_TOOL_RESULT" in result.output
-    assert "odd: message 3: 422 VALIDATION_ERROR" in result.output
 
 
 @pytest.mark.parametrize(

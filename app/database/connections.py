@@ -303,6 +303,7 @@ class Store:
                     min_size=0,
                     max_size=self._max_size,
                     reset=_skip_reset,
+                    init=_plan_for_citus if self._pooler == "none" else None,
                     command_timeout=self._timeouts.statement + self._timeouts.grace,
                     timeout=self._timeouts.connection,
                     **self._options,
@@ -345,6 +346,12 @@ class Store:
 
 def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
+
+
+async def _plan_for_citus(connection: Any) -> None:
+    """Let Citus plan with parameters, by which it finds the shards of a statement."""
+    if await connection.fetchval("SELECT to_regnamespace('citus') IS NOT NULL"):
+        await connection.execute("SET plan_cache_mode = auto")
 
 
 async def _skip_reset(connection: Any) -> None:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -160,24 +159,6 @@ async def test_a_server_told_to_stop_is_replaced(data_dir: Path, is_supervised: 
             await ended.wait()
         assert await answered(url, "SELECT value FROM kept") == 7
         assert postmaster(data_dir).pid != server.pid
-
-
-async def test_a_server_with_deleted_data_is_lost(data_dir: Path) -> None:
-    """A deleted cluster is reported once, and no other one is created."""
-    told = threading.Event()
-    lost: list[str] = []
-
-    def note(reason: str) -> None:
-        lost.append(reason)
-        told.set()
-
-    with running(data_dir, note):
-        server = postmaster(data_dir)
-        (data_dir / "postgres").rename(data_dir / "elsewhere")
-        server.kill()
-        assert await asyncio.to_thread(told.wait, 30)
-    assert lost == [f"The database in {data_dir / 'postgres'} was deleted"]
-    assert not (data_dir / "postgres").exists()
 
 
 async def test_first_start_creates_the_database(tmp_path: Path) -> None:

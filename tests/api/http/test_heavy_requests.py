@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator
 import httpx
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.common.concurrency import Slots
-from app.http.bodies import SLOT_BYTES, large_slots
+from app.http.bodies import SLOT_BYTES
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation, user
@@ -69,14 +67,6 @@ async def test_long_bodies_take_slots_by_their_length(settings: Settings, is_dir
             answer = await client.post(target, content=_parts(body), headers=headers)
             assert answer.status_code < 300, answer.text
             assert (slots.taken, slots.in_use) == (taken, 0)
-
-
-@given(st.integers(1, 1000), st.integers(1, 200))
-def test_large_requests_leave_connections(heavy_requests: int, pool_max_size: int) -> None:
-    """Property: half of the pool is left, and no cheaper large request would leave it."""
-    slots, most = large_slots(heavy_requests, pool_max_size), max(1, pool_max_size // 2)
-    assert heavy_requests // slots <= most
-    assert slots == 1 or heavy_requests // (slots - 1) > most
 
 
 async def test_pages_and_large_requests_take_slots(settings: Settings) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import assert_problem, new_conversation
-from tests.conftest import Server, execute, started
+from tests.api.talk import assert_problem
+from tests.conftest import execute, started
 from tests.logged import Lines, lines
 
 __all__ = ["lines"]
@@ -87,21 +87,6 @@ async def test_an_older_schema_is_not_ready(settings: Settings, database_url: st
 
 
 # It waits until each backend has ended: a connection that ends later would fail a later request.
-
-
-@pytest.mark.one_server  # it renames the database
-async def test_a_database_that_comes_back(server: Server, settings: Settings) -> None:
-    """An app started before its database serves as soon as that is there, without a restart."""
-    with server.clone() as url:
-        name = url.partition("?")[0].rpartition("/")[2]
-        hidden = f"{name}_hidden"
-        rename = 'ALTER DATABASE "{}" RENAME TO "{}"'
-        await execute(server.url_of("postgres"), rename.format(name, hidden))
-        async with started(create_app(settings.model_copy(update={"database_url": url}))) as client:
-            assert_problem(await client.get("/readyz"), 503, "SERVICE_UNAVAILABLE")
-            await execute(server.url_of("postgres"), rename.format(hidden, name))
-            assert (await client.get("/readyz")).status_code == 200
-            await new_conversation(client)
 
 
 def test_importing_the_app_is_light() -> None:

@@ -19,7 +19,7 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
 from tests.domain.payload.builders import ITEMS, faults
-from tests.services.fakes import ANTHROPIC, CHAT, CLAUDE, TENANT, Harness, asks, result, says, user
+from tests.services.fakes import ANTHROPIC, CHAT, CLAUDE, TENANT, Harness, says, user
 from tests.services.payload.builders import GEMINI, MODELS, RESPONSES, built
 
 BASE = {"name": "base", "content": "You are kind."}
@@ -130,32 +130,6 @@ async def test_the_usage_note_comes_at_its_threshold(harness: Harness, format: F
 # --- deltas ---------------------------------------------------------------------------------
 
 
-async def test_a_payload_that_the_caller_lacks_is_sent_whole(harness: Harness) -> None:
-    """A payload of an ended epoch, of an unknown seq or of another stream is no base."""
-    conversation_id = await harness.conversation()
-    await harness.append(conversation_id, user("one"), says("two"))
-    first = await built(harness, conversation_id)
-    epoch, through = first["epoch"], first["through_seq"]
-    for known in (
-        Known(epoch=epoch + 1, through_seq=through),
-        Known(epoch=epoch, through_seq=through + 1),
-        Known(epoch=0, through_seq=through),
-        Known(epoch=epoch, through_seq=0),
-    ):
-        answer = await built(harness, conversation_id, known=known)
-        assert not answer["delta"] and answer["base_items"] == 0
-        assert answer["payload"] == first["payload"]
-    same = await built(harness, conversation_id, known=Known(epoch=epoch, through_seq=through))
-    assert same["delta"] and same["payload"]["messages"] == []
-    other = await built(
-        harness,
-        conversation_id,
-        RequestSettings(ANTHROPIC, CLAUDE),
-        Known(epoch=epoch + 5, through_seq=through),
-    )
-    assert not other["delta"]
-
-
 async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -> None:
     """Breakpoints follow the items that stay in an epoch, in replayed builds too."""
     conversation_id = await harness.conversation(sections=[BASE, PAD])
@@ -251,32 +225,3 @@ async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness
 
 
 # --- earlier payloads -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("format", FormatName)
-@pytest.mark.parametrize("position", ["tail", "system", "before_window"])
-async def test_any_earlier_payload_can_be_read_again(
-    harness: Harness, format: FormatName, position: str
-) -> None:
-    """Whatever happened since, a build's id gives its payload byte for byte."""
-    policy = small(3_000, dynamic_position=position)
-    tools = [tool(f"tool_{n}") for n in range(8)]
-    conversation_id = await harness.conversation(policy, [BASE, PAD], tools)
-    ask = RequestSettings(format, MODELS[format])
-    earlier = BuildReplayService(harness.database, harness.resolver)
-    seen: dict[str, bytes] = {}
-    reasons = set()
-    for number in range(12):
-        await harness.append(conversation_id, user(f"{number} " + "why " * 120))
-        await harness.append(conversation_id, asks(f"c{number}"), result(f"c{number}", "x" * 1800))
-        answer = await harness.context.build(
-            TENANT, conversation_id, replace(ask, status=f"step {number // 4}")
-        )
-        seen[answer["build_id"]] = orjson.dumps(answer["payload"])
-        reasons.add(answer["cache_break_reason"])
-    await harness.conversations.set_list(TENANT, conversation_id, SettingsList.SECTIONS, [BASE])
-    assert len(seen) == 12
-    assert len(reasons) > 1
-    for build_id, payload in seen.items():
-        found = await earlier.get(TENANT, conversation_id, build_id)
-        assert orjson.dumps(found["payload"]) == payload
