@@ -44,8 +44,7 @@ from app.conversations.statuses import Statuses
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
-from app.models.circuit_breaker import CircuitBreaker
-from app.models.litellm_gateway import LiteLLMGateway
+from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway
 from app.models.registry import ModelRegistry
 from app.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.operation.recorder import MeasuredGateway, Telemetry

@@ -31,7 +31,7 @@ function pointsOf(reports: Report[], receipts: Receipt[]): Point[] {
     const epoch = `${report.format}:${report.model}:${report.epoch}`;
     const cacheable = last.get(epoch) ?? 0;
     last.set(epoch, sent);
-    return { at: Date.parse(report.created_at), label: report.through_seq === null ? "" : `#${report.through_seq}`, built: report.estimated_tokens ?? sent, sent, cached: usage.cache_read_tokens, cacheable: Math.min(cacheable, sent), regions: report.regions && regionsOf(report.regions) };
+    return { at: Date.parse(report.created_at ?? ""), label: report.through_seq === null ? "" : `#${report.through_seq}`, built: report.estimated_tokens ?? sent, sent, cached: usage.cache_read_tokens, cacheable: Math.min(cacheable, sent), regions: report.regions && regionsOf(report.regions) };
   });
   for (const receipt of receipts) {
     const when = Date.parse(receipt.created_at);

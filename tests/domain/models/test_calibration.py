@@ -14,7 +14,6 @@ from app.models.calibration import (
     SEALED_PRIOR,
     Calibration,
     Lesson,
-    estimate_of,
     lesson_of,
     safety_margin,
 )
@@ -67,24 +66,6 @@ def test_margins_cover_the_difference_to_a_frozen_factor(
     calibration = Calibration(now, margin, 5)
     covered = frozen * (1 + safety_margin(0.05, frozen, calibration))
     assert covered >= calibration.factor * (1 + margin) - frozen * 1e-3
-
-
-@pytest.mark.parametrize(
-    ("factor", "calibration", "method"),
-    [
-        (1.0, None, "tokenizer"),
-        (1.31, Calibration(1.3101, 0.02, 5), "tokenizer x 1.31 (5 reports)"),
-        (1.0, Calibration(1.2, 0.05, 1), "tokenizer x 1 (1 report)"),
-        (1.2, NO_REPORTS, "tokenizer x 1.2"),
-    ],
-)
-def test_estimates_tell_their_method(
-    factor: float, calibration: Calibration | None, method: str
-) -> None:
-    """Every estimate says how it was made, how sure it is, and what corrected it."""
-    estimate = estimate_of(100, "tokenizer", factor, 0.05, calibration)
-    assert (estimate.tokens, estimate.method) == (100, method)
-    assert (estimate.margin, estimate.factor) == (0.05, factor)
 
 
 @given(RATIOS, st.integers(0, 6), st.floats(1, 1.4), st.booleans())

@@ -20,8 +20,7 @@ from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.main import create_app
-from app.models.circuit_breaker import CircuitBreaker
-from app.models.litellm_gateway import LiteLLMGateway
+from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway
 from app.models.model_calls import ModelCall
 from app.settings import Settings
 from tests import fake_llm as fake

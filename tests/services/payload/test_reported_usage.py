@@ -7,35 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from app.common.errors import NotFound, ServiceUnavailable
+from app.common.errors import NotFound
 from app.context.usage_schemas import UsageAnswer, UsageRequest
 from app.context.usage_service import UsageService
 from app.conversations.budget_status import is_due_as_reported
 from app.formats.message import FormatName
 from app.models.usage import ReportItem, TokenUsage
 from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Repositories
 from tests.conftest import execute
-from tests.services.fakes import (
-    CHAT,
-    CLAUDE,
-    MODEL,
-    TENANT,
-    Harness,
-    WatchedDatabase,
-    asks,
-    new_id,
-    result,
-    says,
-    user,
-)
+from tests.services.fakes import CHAT, CLAUDE, MODEL, TENANT, Harness, asks, result, says, user
 
 SECTIONS = [{"name": "base", "content": "You are a careful assistant. " * 20}]
 RESPONSES = FormatName.OPENAI_RESPONSES
@@ -291,61 +277,3 @@ async def test_without_a_build_a_report_counts_until_the_view_changes(
 
 
 # --- failing --------------------------------------------------------------------------------
-
-
-class FailingSentence:
-    """A database whose `usage` fails after one of its sentences has run."""
-
-    def __init__(self, database: WatchedDatabase, sentence: str) -> None:
-        self._database = database
-        self._sentence = sentence
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Repositories]:
-        """Open a transaction in which that sentence fails."""
-        async with self._database.transaction() as session:
-            yield cast(Repositories, _Failing(session, self._sentence))
-
-
-class _Failing:
-    def __init__(self, inner: Any, sentence: str) -> None:
-        self._inner, self._sentence = inner, sentence
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if name == "usage":
-            return _Failing(found, self._sentence)
-        if name != self._sentence:
-            return found
-
-        async def failing(*arguments: Any) -> None:
-            await found(*arguments)
-            raise ServiceUnavailable("The database does not answer")
-
-        return failing
-
-
-@pytest.mark.parametrize("sentence", ["add", "newest_epoch", "calibrate"])
-async def test_a_report_is_stored_completely_or_not_at_all(
-    harness: Harness, service: UsageService, sentence: str
-) -> None:
-    """A report that is interrupted stores and calibrates nothing; it can be sent again."""
-    cid = await talk(harness)
-    build = await harness.build(cid)
-    usage = chat(build["tokens_used"])
-    broken = UsageService(
-        cast(Any, FailingSentence(harness.database, sentence)),
-        harness.resolver,
-        harness.active,
-        new_id,
-        harness.payload_cache,
-        harness.clock.utc,
-    )
-    with pytest.raises(ServiceUnavailable):
-        await report(broken, cid, usage)
-    assert (await report(service, cid)).report_id is None
-    assert (await harness.stored(cid)).calibration is None
-    assert (await report(service, cid, usage)).is_calibrated
