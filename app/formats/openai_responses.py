@@ -12,7 +12,7 @@
 4. Reasoning and compaction are bound to the items before them. Where they are left out, items made
    after them lose the `id` that refers to them, and a label replaces hosted calls that need one.
    Reasoning whose output was stored apart is left out, too.
-5. An item that only another provider of this format has was made by that: a label replaces it, and
+5. An item of a type that the provider does not know was made by another: a label replaces it, and
    reasoning beside it is left out.
 6. Optional ids are sent only where the provider made them: it refuses any other, and one that
    another item has.
@@ -277,12 +277,12 @@ class OpenAIResponses(OpenAIProvider):
 
     def without_foreign(self, message: Message, accepts: Sequence[str]) -> Message:
         """Return a message with labels for items that no provider of these families has."""
-        foreign = responses_items.FOREIGN_TYPES.get(accepts[0]) if len(accepts) == 1 else None
-        if foreign is None or message.role is not Role.ASSISTANT:
+        known = responses_items.ITEM_TYPES.get(accepts[0]) if len(accepts) == 1 else None
+        if known is None or message.role is not Role.ASSISTANT:
             return message
         parts = [
             labels.label_for(part)
-            if isinstance(part, Opaque) and labels.kind_of(part.block) in foreign
+            if isinstance(part, Opaque) and labels.kind_of(part.block) not in known
             else part
             for part in message.parts
         ]

@@ -25,17 +25,22 @@ OUTPUTS = {kind: f"{kind}_output" for kind in CALLS} | {"tool_search_call": "too
 """The type of the output of each."""
 CALLS_BY_OUTPUT = {output: call for call, output in OUTPUTS.items()}
 TOOL_SEARCH_TYPES = ("tool_search_call", "tool_search_output")
-FOREIGN_TYPES = {
-    OPENAI: frozenset(("x_search_call", "view_image_call", "view_x_video_call")),
-    XAI: frozenset(
+_SHARED_TYPES = (
+    *("message", "reasoning", "compaction", *OUTPUTS, *OUTPUTS.values()),
+    *("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"),
+)
+ITEM_TYPES = {
+    OPENAI: frozenset(
         (
+            *_SHARED_TYPES,
             *("image_generation_call", "mcp_list_tools", "mcp_approval_request"),
             *("mcp_approval_response", "additional_tools", "configuration_update"),
             *("program", "program_output"),
         )
     ),
+    XAI: frozenset((*_SHARED_TYPES, "x_search_call", "view_image_call", "view_x_video_call")),
 }
-"""The types of items that only the other provider of this format has."""
+"""The types of items that a family of models takes; others are taken to take any."""
 REQUIRED_NULLS = {
     "code_interpreter_call": ("code", "outputs"),
     "image_generation_call": ("result",),

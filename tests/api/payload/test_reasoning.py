@@ -8,13 +8,15 @@ Tokens are counted by tiktoken alone.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
+from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
+from app.formats.responses_items import ITEM_TYPES
 from tests.api.talk import append, new_conversation, result, user
 from tests.judge import Facts, judge
 from tests.payload_tokens import payload_tokens
@@ -476,3 +478,14 @@ async def test_items_that_a_provider_does_not_have_are_labels(client: httpx.Asyn
         assert [item["id"] for item in items if item["type"] == "reasoning"] == (
             ["rs_2"] if kept is image else ["rs_1"]
         )
+
+
+def test_the_items_of_openai_are_those_of_its_sdk() -> None:
+    """A type that is missing here would be replaced by a label."""
+    kinds = {
+        kind
+        for item in get_args(ResponseInputItemParam)
+        for kind in get_args(get_type_hints(item)["type"])
+    }
+    requested = {"compaction_trigger", "item_reference"}
+    assert {kind for kind in kinds if isinstance(kind, str)} - requested <= ITEM_TYPES["openai"]
