@@ -203,7 +203,7 @@ def talk(client: Client | AuthenticatedClient) -> str:
     usage = UsageObject.from_dict({"prompt_tokens": 90, "completion_tokens": 10})
     call = UsageRequest(usage=usage, build_id=chat.build_id)
     good(report_usage.sync(conversation_id, client=client, body=call))
-    bill = good(get_conversation_usage.sync(conversation_id, client=client, group_by="model"))
+    bill = good(get_conversation_usage.sync(conversation_id, client=client))
     tell("usage", [[row.model, row.reported.total_tokens] for row in bill.data])
     return conversation_id
 
@@ -235,9 +235,11 @@ def reduce(client: Client | AuthenticatedClient, conversation_id: str) -> None:
 
     in_bergen = MetadataFilter.from_dict({"metadata[city]": "Bergen"})
     listed = good(list_conversations.sync(client=client, metadata=in_bergen, limit=1)).data
+    own = good(list_messages.sync(conversation_id, client=client, q="weather bergen")).data
     hits = good(search_messages.sync(client=client, q="weather bergen", limit=100)).data
     tell("listed", [item.conversation_id == conversation_id for item in listed])
-    tell("found", 1 in [hit.seq for hit in hits if hit.conversation_id == conversation_id])
+    seqs = [hit.seq for hit in hits if hit.conversation_id == conversation_id]
+    tell("found", 1 in [message.seq for message in own], 1 in seqs)
 
 
 def store(client: Client | AuthenticatedClient, conversation_id: str) -> None:

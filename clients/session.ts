@@ -180,7 +180,7 @@ async function talk(service: Service): Promise<string> {
   );
   const bill = good(
     await service.GET("/v1/conversations/{conversation_id}/usage", {
-      params: { path, query: { group_by: "model" } },
+      params: { path },
     }),
   );
   tell("usage", bill.data.map((row) => [row.model, row.reported.total_tokens]));
@@ -229,12 +229,17 @@ async function reduce(service: Service, conversation_id: string): Promise<void> 
       params: { query: { metadata: { city: "Bergen" }, limit: 1 } },
     }),
   ).data;
+  const own = good(
+    await service.GET("/v1/conversations/{conversation_id}/messages", {
+      params: { path, query: { q: "weather bergen" } },
+    }),
+  ).data;
   const hits = good(
     await service.GET("/v1/search", { params: { query: { q: "weather bergen", limit: 100 } } }),
   ).data;
   tell("listed", listed.map((item) => item.conversation_id === conversation_id));
   const seqs = hits.filter((hit) => hit.conversation_id === conversation_id).map((hit) => hit.seq);
-  tell("found", seqs.includes(1));
+  tell("found", own.some((message) => message.seq === 1), seqs.includes(1));
 }
 
 /** Upload an output, read a line of it, and see what happened. */

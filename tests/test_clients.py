@@ -49,7 +49,7 @@ SESSION: list[list[Any]] = [
     ["shown", ["summarised", "verbatim"]],
     ["snapshots", [True]],
     ["listed", [True]],
-    ["found", True],
+    ["found", True, True],
     ["line", ["2", "FAIL test_two"]],
     ["events", ["appended", "compacted", "ready", "started"]],
     ["redacted", "[redacted]"],

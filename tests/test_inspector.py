@@ -214,6 +214,9 @@ def test_causes_are_found_by_links(built: Path, served: str) -> None:
     """
     conversation = went_wrong(served)
     assert httpx.post(f"{served}/v1/conversations", json={"model": "gpt-4o"}).is_success
+    # A search in one conversation indexes it; one in all of them waits for a worker.
+    searched = httpx.get(f"{served}/v1/conversations/{conversation}/messages?q=Swahili")
+    assert searched.json()["data"]
     facts = browse(served, "causes", conversation=conversation)
     assert facts["listed"] == 1  # the search keeps the conversation that has the word
     assert facts["regions"] == ["Messages", "Summaries", "Tools"]

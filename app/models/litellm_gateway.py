@@ -334,4 +334,4 @@ def _is_ignored(exc: BaseException) -> bool:
 def _log_change(model: str, event: str, payload: Any) -> None:
     if event == "state_changed":
         data = {"model": model, "state": payload.state}
-        logging.getLogger("app.breaker").warning("circuit_changed", extra={"data": data})
+        _log.warning("circuit_changed", extra={"data": data})

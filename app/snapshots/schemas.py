@@ -114,7 +114,9 @@ class SnapshotFile(Snapshot):
 class SnapshotImport(RequestSchema):
     """A downloaded snapshot; its other fields are not read."""
 
-    model_config = ConfigDict(extra="ignore") | examples(_EXAMPLE)
+    model_config = ConfigDict(extra="ignore") | examples(
+        {name: value for name, value in _EXAMPLE.items() if name != "conversation_ids"}
+    )
 
     session_id: str = Field(pattern=UUID_PATTERN)
     """UUID of the snapshot; 409 if it is used."""
