@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from operator import itemgetter
@@ -178,8 +178,12 @@ class RestoreService:
         public_id: str,
         sources: Sequence[SourceMessage],
         new: ConversationCreate,
+        created: list[str],
     ) -> SnapshotPart:
-        """Return where messages of a file are in logs, after appending them if need be (rule 5)."""
+        """Return where messages of a file are in logs, after appending them if need be (rule 5).
+
+        The key of a new conversation is added to `created` before anything is appended.
+        """
         async with self._database.session() as session:
             known_key = await find_key(session, tenant_id, public_id)
             if known_key is not None:
@@ -187,18 +191,20 @@ class RestoreService:
                 if len(seqs) == len(sources):
                     return SnapshotPart(known_key, public_id, tuple(spans_of(seqs.values())))
                 new = new.model_copy(update={"conversation_id": None})
-        created = await self._conversations.create(tenant_id, new)
-        key = created.conversation_id
-        try:
-            batches = in_batches(_each(sources), self._max_messages, MAX_BATCH_BYTES)
-            async for batch in batches:
-                messages = [(source.format, source.as_appended()) for source in batch]
-                await self._append_runs(tenant_id, key, messages, applies_compactions=True)
-            head_seq = (await self._find(tenant_id, key)).state.head_seq
-        except BaseException:
-            await self._conversations.remove(tenant_id, key)
-            raise
-        return SnapshotPart(key, created.public_id, (Span(1, head_seq + 1),))
+        conversation = await self._conversations.create(tenant_id, new)
+        key = conversation.conversation_id
+        created.append(key)
+        async for batch in in_batches(_each(sources), self._max_messages, MAX_BATCH_BYTES):
+            messages = [(source.format, source.as_appended()) for source in batch]
+            await self._append_runs(tenant_id, key, messages, applies_compactions=True)
+        head_seq = (await self._find(tenant_id, key)).state.head_seq
+        return SnapshotPart(key, conversation.public_id, (Span(1, head_seq + 1),))
+
+    async def remove(self, tenant_id: str, created: Sequence[str]) -> None:
+        """Delete the conversations that a failed import has created."""
+        for key in created:
+            with suppress(NotFound):  # deleted meanwhile
+                await self._conversations.remove(tenant_id, key)
 
     # --- copying --------------------------------------------------------------------------
 

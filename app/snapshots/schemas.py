@@ -19,12 +19,13 @@ from app.http.fields import (
     ConversationId,
     Format,
     Metadata,
+    ModelName,
     RequestSchema,
     ResponseSchema,
     Time,
     examples,
 )
-from app.snapshots.snapshot import Snapshot, SnapshotModel
+from app.snapshots.snapshot import Snapshot
 
 MAX_DESCRIPTION = 10_000
 MAX_IMPORTED = 50_000
@@ -111,6 +112,15 @@ class SnapshotFile(Snapshot):
     """The messages by conversation, in the order of the log."""
 
 
+class ImportedModel(RequestSchema):
+    """The model of a conversation in an import."""
+
+    conversation_id: ConversationId
+    """The conversation."""
+    model: ModelName
+    """The model that its payloads are built for."""
+
+
 class SnapshotImport(RequestSchema):
     """A downloaded snapshot; its other fields are not read."""
 
@@ -134,7 +144,7 @@ class SnapshotImport(RequestSchema):
     """End of its window."""
     agent_id: AgentId | None
     """The agent whose conversations it has. If it exists, new conversations are created for it."""
-    models: list[SnapshotModel] = Field(max_length=MAX_IMPORTED)
+    models: list[ImportedModel] = Field(max_length=MAX_IMPORTED)
     """Models of the conversations. One without an entry has the model of its agent or of the
     service."""
     messages: list[Annotated[SnapshotMessage, WrapValidator(_as_it_is)]] = Field(

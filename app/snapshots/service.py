@@ -41,7 +41,6 @@ from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
 from app.snapshots.summaries import SnapshotSummaries, SnapshotWindow
 
 _NO_OFFLOADING = OffloadRules(ToolOutputPolicy(enabled=False))
-_CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
 @answer()
@@ -194,14 +193,32 @@ class SnapshotService:
                 agent = await session.agents.find(tenant_id, file.agent_id)
         inherited = (agent.model if agent is not None else None) or self._resolver.default_model
         parts: dict[str, SnapshotPart] = {}
-        for source_id, messages in sources.items():
-            model = models.get(source_id)
-            new = ConversationCreate(
-                conversation_id=source_id,
-                agent_id=agent.agent_id if agent is not None else None,
-                model=model if model != inherited else None,
-            )
-            parts[source_id] = await self._restores.add_part(tenant_id, source_id, messages, new)
+        created: list[str] = []
+        try:
+            for source_id, messages in sources.items():
+                model = models.get(source_id)
+                new = ConversationCreate(
+                    conversation_id=source_id,
+                    agent_id=agent.agent_id if agent is not None else None,
+                    model=model if model != inherited else None,
+                )
+                parts[source_id] = await self._restores.add_part(
+                    tenant_id, source_id, messages, new, created
+                )
+            return await self._store_import(tenant_id, file, parts, models)
+        except BaseException:
+            await self._restores.remove(tenant_id, created)
+            raise
+
+    async def _store_import(
+        self,
+        tenant_id: str,
+        file: SnapshotImport,
+        parts: Mapping[str, SnapshotPart],
+        models: Mapping[str, str],
+    ) -> Snapshot:
+        """Store the snapshot of a file whose messages are in these parts of logs."""
+        session_id = file.session_id.lower()
         snapshot = Snapshot(
             session_id=session_id,
             timestamp=file.timestamp,

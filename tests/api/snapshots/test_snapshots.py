@@ -577,6 +577,8 @@ UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"session_id": "yesterday"}, "/session_id"),
     ({"timestamp": "noon"}, "/timestamp"),
     ({"models": [{"conversation_id": None, "model": "m"}]}, "/models/0/conversation_id"),
+    ({"models": [{"conversation_id": CONVERSATION_ID, "model": ""}]}, "/models/0/model"),
+    ({"models": [{"conversation_id": CONVERSATION_ID, "model": "\u0000"}]}, "/models/0/model"),
     ({"messages": ["hello"], "message_count": 1}, "/messages/0"),
     (unfit(entry({"role": "oracle", "content": "x"})), "/messages/0/role"),
     (unfit(entry(X, format="morse")), "/messages/0/format"),

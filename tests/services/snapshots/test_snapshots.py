@@ -329,11 +329,14 @@ async def test_an_import_of_another_tenants_conversation_gets_a_new_one(
 async def test_a_failed_import_leaves_nothing(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:
-    """The conversations that it has created are deleted. [snapshots.import]"""
-    messages = [entry(user(str(number)), number) for number in range(1, 25)]
+    """All conversations that it has created are deleted. [snapshots.import]"""
+    other = new_id()
+    messages = [entry(user("of another"), conversation_id=other)]
+    messages += [entry(user(str(number)), number) for number in range(1, 25)]
     file = SnapshotImport.model_validate_json(json.dumps(snapshot_file(messages)))
-    appends.fails_at = 2
+    appends.fails_at = 3
     with pytest.raises(ServiceUnavailable):
         await snapshots.add_import(TENANT, file)
-    with pytest.raises(NotFound):
-        await harness.conversations.get(TENANT, CONVERSATION_ID)
+    for conversation_id in (CONVERSATION_ID, other):
+        with pytest.raises(NotFound):
+            await harness.conversations.get(TENANT, conversation_id)
