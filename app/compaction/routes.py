@@ -23,10 +23,18 @@ from app.conversations.messages.routes import transcript
 from app.conversations.messages.schemas import MessagePage
 from app.http import cursors, errors
 from app.http.bodies import Json
-from app.http.dependencies import ConversationPath, Cursor, Limit, page_bound, services, tenant_of
 from app.http.errors import problems_of
 from app.http.fields import UUID, NoFields
-from app.http.routing import WireRoute, paged
+from app.http.routing import (
+    ConversationPath,
+    Cursor,
+    Limit,
+    WireRoute,
+    page_bound,
+    paged,
+    services,
+    tenant_of,
+)
 from app.policy.policy import Policy
 from app.work import repository as jobs
 

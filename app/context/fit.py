@@ -70,7 +70,7 @@ from app.conversations.views import (
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
-from app.models.media import media_limits
+from app.models.tokens import media_limits
 from app.policy.policy import StrategyName
 
 EXTRACTIVE_SUMMARY = "extractive_summary"

@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.common.pages import Page
-from app.context.usage_schemas import EpochItem
+from app.context.schemas import EpochItem
 from app.conversations.epochs import Epoch, model_in
 from app.conversations.rows import epoch_from
 from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
 from app.formats.message import FormatName
-from app.models.budget import Usage
-from app.models.calibration import (
+from app.models.budget import (
     DECAY,
     ENOUGH_REPORTS,
+    INEXACT_MARGIN,
     MIN_MARGIN,
     SEALED_PRIOR,
     Calibration,
     Lesson,
+    Usage,
 )
-from app.models.limits import INEXACT_MARGIN
 from app.models.usage import (
     CallTotals,
     Purpose,

@@ -31,22 +31,23 @@ from app.conversations.service import AgentService, ConversationService
 from app.http import cursors
 from app.http.bodies import Json
 from app.http.cursors import Deleted
-from app.http.dependencies import (
+from app.http.errors import problems_of
+from app.http.fields import NoFields
+from app.http.routing import (
     AgentPath,
     ConversationPath,
     Cursor,
     Limit,
+    WireRoute,
     agent_id_from,
     by_caller,
     page_bound,
+    paged,
     path_of,
     public_id_of,
     services,
     tenant_of,
 )
-from app.http.errors import problems_of
-from app.http.fields import NoFields
-from app.http.routing import WireRoute, paged
 from app.prompt.schemas import (
     SectionList,
     ShownSections,

@@ -25,22 +25,24 @@ from app.conversations.messages.schemas import (
 from app.conversations.messages.stored_results import Content, Original
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
-from app.http.dependencies import (
+from app.http.errors import problems_of
+from app.http.fields import MAX_SEQ, NoFields
+from app.http.routing import (
     ConversationPath,
     Cursor,
     IdempotencyKey,
     Limit,
+    WireRoute,
     by_caller,
     caller_of,
+    direct,
     page_bound,
+    paged,
     path_of,
     public_id_of,
     services,
     tenant_of,
 )
-from app.http.errors import problems_of
-from app.http.fields import MAX_SEQ, NoFields
-from app.http.routing import WireRoute, direct, paged
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
 _log = logging.getLogger("app.audit")

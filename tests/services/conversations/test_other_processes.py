@@ -16,7 +16,7 @@ from app.common.errors import UnpairedToolResult
 from app.conversations.conversation import SettingsList
 from app.conversations.schemas import AgentPatch
 from app.formats.message import FormatName
-from app.models.calibration import Lesson
+from app.models.budget import Lesson
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import (
