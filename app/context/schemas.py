@@ -15,8 +15,9 @@ from typing_extensions import TypeAliasType
 from app.common.answers import AnyObject, answer
 from app.common.schema_errors import NAME_PATTERN
 from app.context.rendering import Breakpoint
+from app.context.usage_repository import EpochItem
 from app.conversations.compaction_receipt import CompactResult, Failure
-from app.conversations.messages.schemas import AppendAnswer
+from app.conversations.messages.service import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.cursors import Page
 from app.http.fields import (
@@ -129,29 +130,6 @@ class UsageTotalsAnswer(ResponseSchema):
     """Sums of the whole range, of all pages."""
     next_cursor: str | None
     """The `cursor` of the next page; null on the last page."""
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class EpochItem:
-    """An epoch of the conversation's payloads: each of them extends the one before."""
-
-    epoch_id: str
-    """Id of the epoch, with which ids of its builds begin."""
-    epoch: int
-    """Its number among those of its format and model."""
-    format: FormatName
-    """The format of its payloads."""
-    model: str
-    """The model of its payloads."""
-    max_context_tokens: int | None
-    """The context window that its requests set; null where the policy decided."""
-    cache_break_reason: str | None
-    """Why it began, as in a build; null for the first."""
-    start_seq: int
-    """The newest message of its first payload."""
-    created_at: datetime
-    """Time of its first build."""
 
 
 class EpochPage(Page[EpochItem]):

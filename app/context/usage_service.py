@@ -13,9 +13,9 @@ from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import Page
 from app.context.answer import find_build
-from app.context.schemas import EpochItem, UsageAnswer, UsageRequest
+from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import PayloadCache
-from app.context.usage_repository import WHOLE_TENANT
+from app.context.usage_repository import WHOLE_TENANT, EpochItem
 from app.conversations.budget_status import (
     LastReport,
     judge,
