@@ -26,7 +26,7 @@ from app.demo import Client, Trace
 from app.formats.message import FormatName, Image
 from app.models.budget import ModelInfo
 from app.models.registry import ModelRegistry
-from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokenizer import LocalTokenizer
 from app.models.tokens import image_tokens
 from benchmarks.connection import Connection, request
 from benchmarks.figures import Section
@@ -238,7 +238,7 @@ def piece_tokens(piece: bytes) -> int:
 
 @cache
 def _counter() -> Callable[[str], int]:
-    return TiktokenTokenizer().count
+    return LocalTokenizer().count
 
 
 def measure(quick: bool) -> Section:

@@ -24,7 +24,7 @@ import orjson
 import psutil
 
 from app.formats import ToolDefinition, parse_tool
-from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokenizer import LocalTokenizer
 from app.models.tokens import estimate_tool_defs_tokens
 from app.policy.policy import Policy
 from app.prompt.agent_tools import ToolLimits, plan_deferral
@@ -185,7 +185,7 @@ def _memory_section() -> Callable[[Sequence[ToolDefinition]], str]:
 
 
 def _say_deferral(section: Section, tools: Sequence[ToolDefinition]) -> None:
-    count = TiktokenTokenizer().count
+    count = LocalTokenizer().count
     costs = [estimate_tool_defs_tokens([tool], count) for tool in tools]
     effective = WINDOW - MAX_OUTPUT_TOKENS
     share = Policy().tool_deferral_threshold
