@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from app.blobs.blobs import ToolOutputRef
 from app.blobs.offloading import is_same_result
 from app.common import json_text
+from app.common.answers import answer
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
@@ -30,7 +32,6 @@ from app.conversations.messages.draft import Draft
 from app.conversations.messages.provider_compactions import ProviderCompactions
 from app.conversations.messages.repository import ADD_ANSWER
 from app.conversations.messages.row import Append, BatchShape, StoredMessage, batch_shape
-from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.rows import CachedSettings, versions_of
 from app.conversations.settings_resolver import SettingsResolver
@@ -38,8 +39,56 @@ from app.conversations.windows.service import ActiveWindows
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role, Text
+from app.http.fields import Threshold
+from app.models.budget import ContextBudget, Pressure
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class AppendedMessage:
+    """The position of a message in the log."""
+
+    id: str
+    """The caller's id, or one that the service created."""
+    seq: int
+    """Its position, from 1 without gaps."""
+    turn: int
+    """Number of user messages up to it."""
+    role: Role
+    """Role of the message."""
+    token_count: int
+    """Its tokens, including reasoning."""
+    output_ref: ToolOutputRef | None
+    """Reference to read a tool result by; null for other messages."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class AppendAnswer:
+    """The stored batch, and the use of the context window."""
+
+    messages: list[AppendedMessage]
+    """The messages of the batch, in order."""
+    head_seq: int
+    """Seq of the newest message."""
+    pressure: Pressure | None = None
+    """Null without a context window."""
+    notice: bool | None = None
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None = None
+    """The next threshold."""
+    tokens_to_next: int | None = None
+    """Tokens left until the next threshold."""
+    budget: ContextBudget | None = None
+    """The context window and its use."""
+    warnings: tuple[str, ...] = ()
+    """`tool_output_inline`: the blob store failed, so the whole results are in their messages."""
+    system_section: str | None = None
+    """The section that has the text of the system messages at the beginning of the batch; they
+    are not stored as messages. Null where it had none, or the log keeps them."""
+
 
 _MAX_ATTEMPTS = 4
 SYSTEM_SECTION = "system"
