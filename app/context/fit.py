@@ -38,9 +38,10 @@ from app.conversations.compaction_receipt import (
     NoCompaction,
     Trigger,
 )
-from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
-from app.conversations.text_shortening import (
+from app.conversations.partial_messages import (
+    MEDIA_LEFT_OUT,
     MESSAGES_SHORTENED,
+    cut_for,
     limits_of_largest,
     limits_of_oversized,
     reader_tool_tokens,

@@ -33,8 +33,7 @@ from app.conversations.conversation import Conversation
 from app.conversations.events.events import Cursor
 from app.conversations.messages.repository import LogRepository
 from app.conversations.messages.row import Append
-from app.conversations.messages.schemas import AppendAnswer
-from app.conversations.messages.service import LogService
+from app.conversations.messages.service import AppendAnswer, LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch

@@ -167,7 +167,6 @@ SPREAD = {
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
         "conversations.events.events": "NEWEST_OF",
-        "snapshots.exports_repository": "STALE",
         "snapshots.forks": "ADD COPIES COPY_BLOBS",
         "work.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
