@@ -30,7 +30,7 @@ from app.context.stateless import RegistryService, StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
-from app.conversations.events.service import EventService
+from app.conversations.events import EventService
 from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService

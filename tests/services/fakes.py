@@ -30,7 +30,7 @@ from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage_service import UsageService
 from app.conversations.compaction_receipt import Compaction, CompactResult
 from app.conversations.conversation import Conversation
-from app.conversations.events.events import Cursor
+from app.conversations.events import Cursor
 from app.conversations.messages.repository import LogRepository
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import AppendAnswer, LogService
