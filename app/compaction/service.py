@@ -40,7 +40,7 @@ from app.conversations.compaction_receipt import (
 )
 from app.conversations.compactions import store_compaction
 from app.conversations.conversation import ConversationState
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.partial_messages import (
     limits_of_oversized,
