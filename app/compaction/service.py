@@ -40,15 +40,15 @@ from app.conversations.compaction_receipt import (
 )
 from app.conversations.compactions import store_compaction
 from app.conversations.conversation import ConversationState
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.conversations.lookup import get_conversation, lock_conversation
-from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
-from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.text_shortening import (
+from app.conversations.partial_messages import (
     limits_of_oversized,
     reader_tool_tokens,
     shortened_messages,
 )
+from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
+from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import Span, Summary, View, spans_through

@@ -39,15 +39,16 @@ from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
 from app.conversations.budget_status import is_suspended
 from app.conversations.compaction_receipt import CompactionPending
-from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
-from app.conversations.sent_media import MEDIA_LEFT_OUT, cut_for
-from app.conversations.text_shortening import (
+from app.conversations.partial_messages import (
+    MEDIA_LEFT_OUT,
     MESSAGES_SHORTENED,
+    cut_for,
     limits_of_largest,
     limits_of_oversized,
     reader_tool_tokens,
     shortened_messages,
 )
+from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry, never_cleared, never_hidden
 from app.conversations.view import (

@@ -12,8 +12,7 @@ from app.context.fit import shorten_messages
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import render_view
 from app.conversations.compaction_receipt import CompactResult, unchanged
-from app.conversations.sent_media import cut_after_refusal
-from app.conversations.text_shortening import MIN_SHORTENED_TOKENS, largest_text
+from app.conversations.partial_messages import MIN_SHORTENED_TOKENS, cut_after_refusal, largest_text
 from app.conversations.turns import Entry
 from app.conversations.view import View
 from app.conversations.views import with_shortened, without_item

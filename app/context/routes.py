@@ -36,7 +36,7 @@ from app.context.schemas import (
 from app.context.usage_schemas import Reading
 from app.conversations.compaction_receipt import CompactResult, ContextState
 from app.conversations.messages.row import Append
-from app.conversations.messages.schemas import AppendAnswer
+from app.conversations.messages.service import AppendAnswer
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of

@@ -20,9 +20,8 @@ from app.compaction.strategies import STRATEGIES
 from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
 from app.conversations.epochs import EpochStart, epoch_start_from
 from app.conversations.messages.row import LogRow
+from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
 from app.conversations.plans import SlidingCut
-from app.conversations.sent_media import MEDIA_LEFT_OUT
-from app.conversations.text_shortening import MESSAGES_SHORTENED
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
 from app.conversations.views import (
