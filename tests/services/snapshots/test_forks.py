@@ -372,11 +372,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     await harness.append(cid, result("c1", "only in the source"))
     await harness.append(cid, user("only in the source"))
     await harness.pin(copy, 1)
-    await harness.conversations.change(
-        TENANT,
-        copy,
-        ConversationPatch.model_validate({"sections": [{"name": "base", "content": "Else."}]}),
-    )
+    await harness.patch(copy, sections=[{"name": "base", "content": "Else."}])
     assert "only in the fork" not in (await built(harness, cid)).contents
     assert "only in the source" not in (await built(harness, copy)).contents
     assert (await harness.stored(cid)).settings.sections_version == 1
