@@ -30,7 +30,6 @@ from app.http.routing import (
     Cursor,
     Limit,
     WireRoute,
-    agent_id_from,
     by_caller,
     large,
     page_bound,
@@ -84,7 +83,7 @@ async def save_agent_snapshot(
     """
     return _created(
         await services(request).snapshots.save_agent(
-            tenant_of(request), agent_id_from(agent_id), body.description if body else None
+            tenant_of(request), agent_id, body.description if body else None
         )
     )
 
