@@ -27,7 +27,6 @@ from app.http.dependencies import (
     ConversationPath,
     Cursor,
     Limit,
-    agent_id_from,
     by_caller,
     page_bound,
     path_of,
@@ -82,7 +81,7 @@ async def save_agent_snapshot(
     """
     return _created(
         await services(request).snapshots.save_agent(
-            tenant_of(request), agent_id_from(agent_id), body.description if body else None
+            tenant_of(request), agent_id, body.description if body else None
         )
     )
 

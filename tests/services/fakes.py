@@ -367,9 +367,13 @@ class Harness:
         )
         return (await self.agents.create(TENANT, new)).agent_id
 
+    async def patch(self, conversation_id: str, **changes: Any) -> None:
+        """Patch a conversation."""
+        await self.conversations.change(TENANT, conversation_id, ConversationPatch(**changes))
+
     async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
         """Patch a conversation's policy."""
-        await self.conversations.change(TENANT, conversation_id, ConversationPatch(policy=policy))
+        await self.patch(conversation_id, policy=policy)
 
     async def append(
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT
