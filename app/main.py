@@ -17,8 +17,8 @@ from app.compaction import routes as compactions
 from app.composition import Services, app_version, utc_now
 from app.context import further_routes as further
 from app.context import routes as context
+from app.conversations import event_routes
 from app.conversations import routes as conversations
-from app.conversations.events import routes as events
 from app.conversations.messages import routes as messages
 from app.conversations.search import routes as message_search
 from app.environment import SettingsError
@@ -47,7 +47,7 @@ ROUTERS = (
     compactions.router,
     conversations.router,
     snapshots.copies_router,
-    events.router,
+    event_routes.router,
     conversations.agents_router,
     snapshots.router,
     operation.router,

@@ -51,7 +51,6 @@ from app.http.routing import (
 )
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
-from app.prompt.schemas import sections_to_store
 from app.prompt.sections import DYNAMIC_KINDS, section_from
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
@@ -283,7 +282,7 @@ async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
 
 
 def _settings(body: CallSettings) -> RequestSettings:
-    sections = sections_to_store(body.sections)
+    sections = [item.model_dump(exclude_none=True) for item in body.sections or ()]
     dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
     static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
     # A stored section of this name is replaced, whatever its kind.

@@ -38,7 +38,7 @@ from fastapi import FastAPI, Header, Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -99,7 +99,19 @@ ConversationPath = Annotated[
         json_schema_extra={"pattern": PATTERN, "minLength": 1, "maxLength": MAX_CHARS},
     ),
 ]
-AgentPath = Annotated[str, Path(description="Id of the agent.", examples=["support-bot"])]
+
+
+def _agent_id(text: str) -> str:
+    if len(text) > _MAX_NAME or not AGENT_ID.fullmatch(text):
+        raise NotFound.agent(text)
+    return text
+
+
+AgentPath = Annotated[
+    str,
+    Path(description="Id of the agent.", examples=["support-bot"]),
+    AfterValidator(_agent_id),  # what is no id is unknown
+]
 ModelPath = Annotated[
     str, Path(description="Name of the model; slashes need no escape.", examples=["gpt-4o"])
 ]
@@ -146,13 +158,6 @@ def services(request: Request) -> Services:
     """Return the services of the app."""
     app_services: Services = request.app.state.services
     return app_services
-
-
-def agent_id_from(text: str) -> str:
-    """Return the agent id of a path; raises NotFound for text that is not an agent id."""
-    if len(text) > _MAX_NAME or not AGENT_ID.fullmatch(text):
-        raise NotFound.agent(text)
-    return text
 
 
 def model_from(text: str) -> str:

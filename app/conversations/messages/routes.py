@@ -74,12 +74,11 @@ Words = Annotated[
     str | None,
     Query(
         max_length=MAX_QUERY_CHARS,
-        description="Only messages with these words, including compacted messages. All words"
-        ' are required, `"words in quotes"` are a phrase, `-word` and `-"words"` are excluded.'
+        description="Only messages with all of these words, including compacted messages."
         " Case and accents are ignored. A word of three letters or more also matches longer"
         " words that begin with it, and `words` matches `app/words.py` and `readWords`. The"
         " search reads texts, tool names, arguments and results as the log stores them.",
-        examples=['trip "Bergen in May" -hotel'],
+        examples=["trip Bergen"],
     ),
 ]
 
@@ -239,7 +238,7 @@ async def list_messages(
     app_services = services(request)
     read = app_services.transcripts.page
     if q is not None:
-        read = partial(app_services.search.page, query_text=q)
+        read = partial(app_services.search.page, query=q)
     conversation, page = await read(
         tenant_of(request),
         conversation_id,

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -25,7 +25,7 @@ from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.budget_status import read_budget, within
 from app.conversations.compaction_receipt import UNOBSERVED, Observer
 from app.conversations.compactions import announce_due_compaction
-from app.conversations.conversation import Conversation, SettingsList, list_json
+from app.conversations.conversation import Conversation, SettingsList
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
@@ -142,28 +142,21 @@ class LogService:
             if shape is not None and not _needs_lock(batch):
                 opened = self._database.transaction if batch.blobs else self._database.session
                 async with opened() as session:
-                    stored = await self._append(session, tenant_id, known, batch, shape)
+                    if after := await self._append(session, tenant_id, known, batch, shape):
+                        stored = await self._stored(session, batch, *after)
             with suppress(_SettingsChanged):
                 stored = stored or await self._append_locked(tenant_id, known, batch)
-                return stored if isinstance(stored, dict) else await self._told(tenant_id, *stored)
+                return stored if isinstance(stored, dict) else await self._told(*stored)
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def _told(
-        self,
-        tenant_id: str,
-        conversation: Conversation,
-        answer: AppendAnswer,
-        new: Sequence[AppendedMessage],
+        self, conversation: Conversation, answer: AppendAnswer, new: Sequence[AppendedMessage]
     ) -> AppendAnswer:
         """Tell of a stored batch. What fails now is made good by a later read or poll."""
         if new:
             self._observer.appended(len(new), sum(message.token_count for message in new))
-        with suppress(ServiceUnavailable):
-            if conversation.is_outdated(self._active.now()):  # old messages end its window
-                conversation = await self._active.updated(tenant_id, conversation)
-                async with self._database.session() as session:
-                    answer = await self._answer(session, conversation, answer)
-            if conversation.state.became_due:
+        if conversation.state.became_due:
+            with suppress(ServiceUnavailable):
                 async with self._database.session() as session:
                     await announce_due_compaction(session, conversation.conversation_id)
         return answer
@@ -195,8 +188,11 @@ class LogService:
         known: CachedSettings,
         batch: Batch,
         shape: BatchShape,
-    ) -> _Stored | None:
-        """Store the messages of a shape, and what they change beside the log."""
+    ) -> tuple[Conversation, list[AppendedMessage]] | None:
+        """Store the messages of a shape, and what they change beside the log.
+
+        Returns the conversation after it; None where log or settings do not allow it.
+        """
         ids = [draft.id or self._new_id() for draft in shape.drafts]
         after = await session.log.append(
             tenant_id,
@@ -229,17 +225,22 @@ class LogService:
             after = await self._provider_compactions.apply(
                 session, after, draft, seq, batch.request.format
             )
-        answer = AppendAnswer(new, after.state.head_seq, warnings=batch.warnings)
-        return after, await self._answer(session, after, answer), new
+        return after, new
 
-    async def _answer(
-        self, session: Repositories, conversation: Conversation, answer: AppendAnswer
-    ) -> AppendAnswer:
-        """Return the answer with the use of the context window."""
+    async def _stored(
+        self,
+        session: Repositories,
+        batch: Batch,
+        conversation: Conversation,
+        new: Sequence[AppendedMessage] = (),
+        before: Iterable[AppendedMessage] = (),
+    ) -> _Stored:
+        """Return a finished append; its answer has the use of the context window."""
         status = await read_budget(self._resolver, within(session), conversation)
-        if status is None:
-            return answer
-        return replace(answer, budget=status.budget, **fields_of(status.pressure))
+        use = {} if status is None else {"budget": status.budget, **fields_of(status.pressure)}
+        messages = sorted([*before, *new], key=lambda message: message.seq)
+        answer = AppendAnswer(messages, conversation.state.head_seq, warnings=batch.warnings, **use)
+        return conversation, answer, new
 
     async def _append_locked(
         self, tenant_id: str, prepared: CachedSettings, batch: Batch
@@ -301,9 +302,9 @@ class LogService:
             sections.insert(0, {"name": SYSTEM_SECTION, "content": text})
         else:
             own["content"] = "\n\n".join(filter(str.strip, (own["content"], text)))
-        kind = SettingsList.SECTIONS
-        body = list_json(kind, sections)
-        await session.conversations.replace_list(tenant_id, current, kind, body)
+        settings = current.settings.with_list(SettingsList.SECTIONS, sections)
+        changed = replace(current, settings=settings)
+        await session.conversations.change(tenant_id, current, changed)
         return SYSTEM_SECTION, len(texts)
 
     async def _append_checked(
@@ -326,14 +327,8 @@ class LogService:
                     raise Conflict(
                         f"Message id {stored.id!r} is taken by another message", {"id": stored.id}
                     )
-                before[stored.id] = AppendedMessage(
-                    stored.id,
-                    stored.seq,
-                    stored.turn,
-                    draft.role,
-                    stored.token_count,
-                    stored.output_ref,
-                )
+                place = (stored.id, stored.seq, stored.turn, draft.role, stored.token_count)
+                before[stored.id] = AppendedMessage(*place, stored.output_ref)
             has_more = page.has_more
         left = [draft for draft in batch.drafts if draft.id is None or draft.id not in before]
         if (left or not before) and request.expected_seq not in (None, head_seq):
@@ -342,17 +337,14 @@ class LogService:
                 {"head_seq": head_seq, "expected_seq": request.expected_seq},
             )
         if not left:
-            answer = AppendAnswer(list(before.values()), head_seq)
-            return current, await self._answer(session, current, answer), ()
+            return await self._stored(session, batch, current, (), before.values())
         shape = batch_shape(left, current.state.calls, head_seq)
         assert shape is not None, "the calls are known"
         await attach_blobs(session, conversation_id, batch, left)
-        result = await self._append(session, tenant_id, known, batch, shape)
-        if result is None:  # its agent or model changed: the lock holds neither
+        after = await self._append(session, tenant_id, known, batch, shape)
+        if after is None:  # its agent or model changed: the lock holds neither
             raise _SettingsChanged
-        after, answer, new = result
-        messages = sorted([*before.values(), *new], key=lambda message: message.seq)
-        return after, replace(answer, messages=messages), new
+        return await self._stored(session, batch, *after, before.values())
 
 
 def _needs_lock(batch: Batch) -> bool:
