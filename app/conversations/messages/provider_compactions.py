@@ -30,8 +30,7 @@ from app.conversations.views import (
 from app.conversations.windows.service import ActiveWindows, view_state_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
-from app.formats.provider_items import readable_summary
-from app.formats.reasoning import OPENAI
+from app.formats.reasoning import OPENAI, readable_summary
 from app.policy.policy import Policy
 from app.repositories import Repositories
 
