@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -31,7 +31,7 @@ from app.context.stateless_service import StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
-from app.conversations.events.service import EventService
+from app.conversations.events import EventService
 from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
@@ -50,9 +50,8 @@ from app.models.tokenizer import TiktokenTokenizer, preload_fast
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.exports import ExportService
+from app.snapshots.exports import ExportService, ImportService
 from app.snapshots.forks import ForkService
-from app.snapshots.imports import ImportService, remove_stale_imports
 from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
@@ -152,7 +151,6 @@ class Services:
             timedelta(days=days) if (days := settings.retention_event_days) else None,
             self.conversations.remove_expired,
             utc_now,
-            partial(remove_stale_imports, database, utc_now),
         )
         self.build_replay = BuildReplayService(database, resolver)
         self.compaction = CompactionService(
@@ -214,7 +212,6 @@ class Services:
             self.blob_store,
             new_id,
             utc_now,
-            _check_settings,
             settings.max_body_bytes,
             settings.max_blob_bytes,
         )
@@ -279,12 +276,6 @@ def limits_of(settings: Settings, database: Database) -> LimitService:
     """Return the service of limits; the settings have those of tenants without their own."""
     defaults = TenantLimits(settings.requests_per_minute, settings.summarizer_calls_per_hour)
     return LimitService(database, defaults, time.time)
-
-
-def _check_settings(settings: Mapping[str, object]) -> None:
-    from app.snapshots.routes import check_settings  # with FastAPI, which a worker lacks
-
-    check_settings(settings)
 
 
 def new_id() -> str:

@@ -18,8 +18,8 @@ from app.composition import Services, app_version, utc_now
 from app.context import routes as context
 from app.context import stateless_routes as stateless
 from app.context import usage_routes as usage
+from app.conversations import event_routes
 from app.conversations import routes as conversations
-from app.conversations.events import routes as events
 from app.conversations.messages import routes as messages
 from app.conversations.search import routes as message_search
 from app.environment import SettingsError
@@ -49,7 +49,7 @@ ROUTERS = (
     compactions.router,
     conversations.router,
     snapshots.copies_router,
-    events.router,
+    event_routes.router,
     conversations.agents_router,
     snapshots.router,
     stateless.router,

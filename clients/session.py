@@ -263,7 +263,7 @@ def move(client: Client | AuthenticatedClient, conversation_id: str) -> None:
     own_id = f"moved: {conversation_id}"
     export = good(export_conversation.sync(conversation_id, client=client))
     copy = good(import_conversation.sync(client=client, body=export, conversation_id=own_id))
-    tell("imported", copy.conversation_id == own_id, copy.imported.messages)
+    tell("imported", copy.conversation_id == own_id, copy.head_seq)
     patch = ConversationPatch(expires_at=datetime(2199, 1, 5, tzinfo=UTC))
     changed = good(change_conversation.sync(own_id, client=client, body=patch))
     tell("expires", changed.expires_at is not None)

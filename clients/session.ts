@@ -296,7 +296,7 @@ async function move(service: Service, conversation_id: string): Promise<void> {
       bodySerializer: (body) => body,
     }),
   );
-  tell("imported", copy.conversation_id === own_id, copy.imported.messages);
+  tell("imported", copy.conversation_id === own_id, copy.head_seq);
   const changed = good(
     await service.PATCH("/v1/conversations/{conversation_id}", {
       params: { path: { conversation_id: own_id } },

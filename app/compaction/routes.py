@@ -19,8 +19,7 @@ from app.compaction.schemas import (
 )
 from app.compaction.strategies import STRATEGIES
 from app.conversations.compaction_receipt import CompactResult
-from app.conversations.messages.routes import transcript
-from app.conversations.messages.schemas import MessagePage
+from app.conversations.messages.routes import MessagePage, transcript
 from app.http import cursors, errors
 from app.http.bodies import Json
 from app.http.dependencies import ConversationPath, Cursor, Limit, page_bound, services, tenant_of

@@ -14,8 +14,7 @@ from app.conversations.epochs import (
     model_in,
     requested_window,
 )
-from app.conversations.sent_media import MEDIA_LEFT_OUT
-from app.conversations.text_shortening import MESSAGES_SHORTENED
+from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
 from app.conversations.view import View, minus
 from app.formats import PROVIDERS
 from app.formats.reasoning import GEMINI, binds_reasoning

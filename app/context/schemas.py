@@ -12,7 +12,7 @@ from app.common.answers import AnyObject, answer
 from app.context.rendering import Breakpoint
 from app.context.usage_schemas import UsageAnswer, UsageRequest
 from app.conversations.compaction_receipt import CompactResult, Failure
-from app.conversations.messages.schemas import AppendAnswer
+from app.conversations.messages.service import AppendAnswer
 from app.formats.message import FormatName, Role
 from app.http.fields import (
     MAX_SEQ,

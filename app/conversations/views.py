@@ -11,9 +11,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL
-from app.conversations.compaction_receipt import ViewState
+from app.conversations.compaction_receipt import CompactionPlan, ViewState
 from app.conversations.conversation import ConversationState
-from app.conversations.plans import CompactionPlan
 from app.conversations.turns import Entry, entry
 from app.conversations.view import (
     SUMMARY_PREFIX,

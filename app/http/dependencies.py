@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import Header, Path, Query, Request
+from pydantic import AfterValidator
 
 from app.common.errors import ContextError, NotFound
 from app.common.ids import MAX_CHARS, PATTERN, keys_of, public_id_from
@@ -45,7 +46,19 @@ ConversationPath = Annotated[
         json_schema_extra={"pattern": PATTERN, "minLength": 1, "maxLength": MAX_CHARS},
     ),
 ]
-AgentPath = Annotated[str, Path(description="Id of the agent.", examples=["support-bot"])]
+
+
+def _agent_id(text: str) -> str:
+    if len(text) > _MAX_NAME or not AGENT_ID.fullmatch(text):
+        raise NotFound.agent(text)
+    return text
+
+
+AgentPath = Annotated[
+    str,
+    Path(description="Id of the agent.", examples=["support-bot"]),
+    AfterValidator(_agent_id),  # what is no id is unknown
+]
 ModelPath = Annotated[
     str, Path(description="Name of the model; slashes need no escape.", examples=["gpt-4o"])
 ]
@@ -92,13 +105,6 @@ def services(request: Request) -> Services:
     """Return the services of the app."""
     app_services: Services = request.app.state.services
     return app_services
-
-
-def agent_id_from(text: str) -> str:
-    """Return the agent id of a path; raises NotFound for text that is not an agent id."""
-    if len(text) > _MAX_NAME or not AGENT_ID.fullmatch(text):
-        raise NotFound.agent(text)
-    return text
 
 
 def model_from(text: str) -> str:

@@ -15,8 +15,13 @@ from app.blobs.preview import READ_LINES, placeholder
 from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
 from app.common import json_text
 from app.conversations.messages.row import JoinedRow, LogRow
-from app.conversations.sent_media import MEDIA_WORDS, SentMedia, media_in, without_media
-from app.conversations.text_shortening import shortened_preview
+from app.conversations.partial_messages import (
+    MEDIA_WORDS,
+    SentMedia,
+    media_in,
+    shortened_preview,
+    without_media,
+)
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import View
 from app.formats import LOG_PROVIDER, labels, reasoning
@@ -127,11 +132,9 @@ class ShownMessages:
             message = self._without_compactions(row) or message
         if (shortened := self._shortened_by_seq.get(row.seq)) is not None:  # (rule 5)
             ref = message_ref(row.id, row.seq)
-            preview = shortened_preview(message, shortened, ref)
-            self.mentions.update(preview.mentions)
-            if not all(name in self.mentionable_tools for name in preview.mentions):
-                preview = shortened_preview(message, shortened, ref, named=False)
-            return preview.message
+            preview, mentions = shortened_preview(message, shortened, ref, self.mentionable_tools)
+            self.mentions.update(mentions)
+            return preview
         if self._has_sent_item(row) or not self._is_rewritten(row):
             return message
         return _without_tool_names(message, _output_of(row))

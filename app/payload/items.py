@@ -16,7 +16,7 @@ from typing import Any
 
 from app.common import json_text
 from app.conversations.messages.row import LogRow
-from app.conversations.sent_media import media_in
+from app.conversations.partial_messages import media_in
 from app.conversations.view import WHOLE
 from app.formats import labels
 from app.formats.base import BlockProvider

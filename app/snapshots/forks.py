@@ -19,7 +19,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -41,14 +41,11 @@ from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Session, Statement
 from app.database.tables import NOT_EXPIRED, TABLES
 from app.repositories import Database, Repositories
-from app.snapshots.copied_log import Shown, set_head, show
-from app.snapshots.schemas import ForkRequest
+from app.snapshots.rows import Shown, set_head, show
 
 BATCH_MESSAGES = 20_000
 """Messages that one statement copies, well within its timeout."""
-BATCH_BYTES = 64 * 2**20
-"""The maximum of bytes of blobs that one statement copies, unless one blob alone has more."""
-BATCH_BLOBS = 500
+BATCH_BLOBS = 50
 COPIES_AT_ONCE = 8
 """Objects of one fork that are copied concurrently."""
 _RECEIPTS_PER_PAGE = 50
@@ -160,23 +157,19 @@ COPIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class CreatedFork:
-    """A created fork, and its source."""
-
-    conversation_id: str
-    public_id: str
-    source_id: str
-    at_seq: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Plan:
-    """The source, the blobs and the compaction that a fork copies."""
+    """A fork's key and last seq, with the source, the blobs and the compaction that it copies."""
 
-    fork: CreatedFork
+    key: str
+    at_seq: int
     source: Conversation
     receipt: Compaction | None
     blobs: Sequence[Blob]
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The parameters of the statements that copy."""
+        return {"source_id": self.source.conversation_id, "fork_id": self.key}
 
 
 class _SourceChanged(Exception):
@@ -193,16 +186,24 @@ class ForkService:
     _store: BlobStore
     _new_id: Callable[[], str]
 
-    async def fork(self, tenant_id: str, conversation_id: str, new: ForkRequest) -> CreatedFork:
-        """Create a fork, at the source's head by default.
+    async def fork(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        at_seq: int | None = None,
+        public_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a fork, at the source's head by default, and return its key.
 
         Raises NotFound, ValidationError for a seq beyond the head, Conflict when the id is taken.
         """
-        public_id = new.conversation_id or self._new_id()
+        public_id = public_id or self._new_id()
+        text = json_text.dumps(metadata) if metadata is not None else None
         for _ in range(_MAX_ATTEMPTS):
             try:
-                plan = await self._make_plan(tenant_id, conversation_id, public_id, new.at_seq)
-                return await self._copy(tenant_id, plan, new)
+                plan = await self._make_plan(tenant_id, conversation_id, public_id, at_seq)
+                return await self._copy(tenant_id, plan, public_id, text)
             except _SourceChanged:
                 continue
         raise Conflict(
@@ -242,7 +243,7 @@ class ForkService:
             return replace(blob, object_key=copy)
 
         copies = await for_each(blobs, copied, COPIES_AT_ONCE)
-        return _Plan(CreatedFork(key, public_id, conversation_id, at_seq), source, receipt, copies)
+        return _Plan(key, at_seq, source, receipt, copies)
 
     async def _receipt_to_copy(
         self, session: Repositories, source: Conversation, at_seq: int
@@ -273,37 +274,30 @@ class ForkService:
             before = page[-1].compaction_id
         return None
 
-    async def _copy(self, tenant_id: str, plan: _Plan, new: ForkRequest) -> CreatedFork:
-        fork, source = plan.fork, plan.source
-        metadata = json_text.dumps(new.metadata) if new.metadata is not None else None
+    async def _copy(self, tenant_id: str, plan: _Plan, public_id: str, metadata: str | None) -> str:
+        key, source = plan.key, plan.source
         async with self._database.transaction() as session:
-            await require_free(session, tenant_id, fork.public_id)
-            added = await session.session.first(
-                ADD,
-                tenant_id=tenant_id,
-                source_id=fork.source_id,
-                fork_id=fork.conversation_id,
-                metadata=metadata,
-                own_id=own_id_of(fork.conversation_id, fork.public_id),
-            )
+            await require_free(session, tenant_id, public_id)
+            own = {"own_id": own_id_of(key, public_id), "metadata": metadata}
+            added = await session.session.first(ADD, tenant_id=tenant_id, **plan.ids, **own)
             if added is None or not added["is_there"]:
-                raise NotFound.conversation(fork.source_id)
+                raise NotFound.conversation(source.conversation_id)
             if not added["is_added"]:
                 raise _SourceChanged  # another tenant has created one with this UUID
             await _copy_rows(session.session, plan)
             await self._show(session, tenant_id, plan)
             await _check_agent(session, tenant_id, source)
             # Redactions in the source wait from here on; its rows are not locked.
-            at_source = {"conversation_id": fork.source_id}
+            at_source = {"conversation_id": source.conversation_id}
             await session.session.first(LOCK_REDACTIONS, **at_source)
-            version = await session.session.first(REDACTED_VERSION, **at_source)
-            if version is not None and version[0] != source.state.redacted_version:
+            version = await session.session.value(REDACTED_VERSION, **at_source)
+            if version not in (None, source.state.redacted_version):
                 raise _SourceChanged  # a copied message was redacted meanwhile
-        return fork
+        return key
 
     async def _show(self, session: Repositories, tenant_id: str, plan: _Plan) -> None:
         """Set the state of the fork: the sums of its log, its window and its view."""
-        key, at_seq, state = plan.fork.conversation_id, plan.fork.at_seq, plan.source.state
+        key, at_seq, state = plan.key, plan.at_seq, plan.source.state
         await set_head(session, key, head_at(plan.source, at_seq))
         window = window_at(state, at_seq, self._active.now())
         oldest_at, mentions = state.oldest_at, state.mentions
@@ -326,35 +320,29 @@ class ForkService:
 
 
 async def _copy_rows(session: Session, plan: _Plan) -> None:
-    fork = plan.fork
-    ids = {"source_id": fork.source_id, "fork_id": fork.conversation_id}
-    for batch in blob_batches(plan.blobs):
-        row = await session.first(
+    for start in range(0, len(plan.blobs), BATCH_BLOBS):
+        batch = plan.blobs[start : start + BATCH_BLOBS]
+        copied = await session.value(
             COPY_BLOBS,
-            **ids,
+            **plan.ids,
             refs=[blob.id for blob in batch],
             contents=[blob.content_id for blob in batch],
             keys=[blob.object_key for blob in batch],
             collected=[blob.collected_at is not None for blob in batch],
         )
-        if row is None or row["copied"] < len(batch):
+        if copied < len(batch):
             raise _SourceChanged  # a blob was collected, or stored again
     for table in ("pins", "redactions", "blob_uses"):
-        await session.run(COPIES[table], **ids, through_seq=fork.at_seq)
+        await session.run(COPIES[table], **plan.ids, through_seq=plan.at_seq)
     if (receipt := plan.receipt) is not None:
-        await session.run(
-            COPIES["compactions"],
-            **ids,
-            through_seq=fork.at_seq,
-            compaction_id=receipt.compaction_id,
-            created_at=receipt.created_at,
-        )
-    copied = 0
-    for after in range(0, fork.at_seq, BATCH_MESSAGES):
-        through = min(after + BATCH_MESSAGES, fork.at_seq)
-        copied += await session.run(COPIES["messages"], **ids, after_seq=after, through_seq=through)
-    if copied < fork.at_seq:
-        raise NotFound.conversation(fork.source_id)
+        last = {"compaction_id": receipt.compaction_id, "created_at": receipt.created_at}
+        await session.run(COPIES["compactions"], **plan.ids, through_seq=plan.at_seq, **last)
+    count = 0
+    for after in range(0, plan.at_seq, BATCH_MESSAGES):
+        seqs = {"after_seq": after, "through_seq": min(after + BATCH_MESSAGES, plan.at_seq)}
+        count += await session.run(COPIES["messages"], **plan.ids, **seqs)
+    if count < plan.at_seq:
+        raise NotFound.conversation(plan.source.conversation_id)
 
 
 async def _check_agent(session: Repositories, tenant_id: str, source: Conversation) -> None:
@@ -424,17 +412,3 @@ def covers_only(view: View, at_seq: int) -> bool:
     return view.results_cleared_through <= at_seq and (
         hidden is None or (hidden.end <= at_seq + 1 and shows)
     )
-
-
-def blob_batches(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
-    """Yield blobs in batches, one for each statement that copies them."""
-    batch: list[Blob] = []
-    size = 0
-    for blob in blobs:
-        if batch and (len(batch) == BATCH_BLOBS or size + blob.byte_size > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(blob)
-        size += blob.byte_size
-    if batch:
-        yield batch

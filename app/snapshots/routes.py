@@ -18,7 +18,7 @@ from app.common.errors import Conflict, Gone, NotFound
 from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.messages.stored_results import Content
 from app.conversations.routes import conversation_fields
-from app.conversations.schemas import ConversationCreate
+from app.conversations.schemas import ConversationCreate, ShownConversation
 from app.http import cursors
 from app.http.bodies import Json, dump, require_small_messages, require_uncoded
 from app.http.cursors import Deleted
@@ -27,7 +27,6 @@ from app.http.dependencies import (
     ConversationPath,
     Cursor,
     Limit,
-    agent_id_from,
     by_caller,
     page_bound,
     path_of,
@@ -38,13 +37,9 @@ from app.http.dependencies import (
 from app.http.errors import problems_of, validated
 from app.http.fields import UUID, AgentId, ConversationId
 from app.http.routing import WireRoute, large, paged
-from app.snapshots.export_format import MEDIA_TYPE
+from app.snapshots.exports import MEDIA_TYPE
 from app.snapshots.schemas import (
-    Fork,
-    ForkedFrom,
     ForkRequest,
-    ImportedContent,
-    ImportedConversation,
     SnapshotFile,
     SnapshotImport,
     SnapshotPage,
@@ -86,7 +81,7 @@ async def save_agent_snapshot(
     """
     return _created(
         await services(request).snapshots.save_agent(
-            tenant_of(request), agent_id_from(agent_id), body.description if body else None
+            tenant_of(request), agent_id, body.description if body else None
         )
     )
 
@@ -259,7 +254,7 @@ def _created(saved: Snapshot) -> Response:
     "/v1/conversations/{conversation_id}/fork",
     status_code=201,
     summary="Fork a conversation",
-    response_model=Fork,
+    response_model=ShownConversation,
     responses=problems_of(Conflict),
 )
 @large
@@ -277,12 +272,10 @@ async def fork_conversation(
     used, `422` for a seq beyond the head.
     """
     new = body if body is not None else ForkRequest()
-    created = await services(request).forks.fork(tenant_of(request), conversation_id, new)
-    shown = await services(request).conversations.get(tenant_of(request), created.conversation_id)
-    source = ForkedFrom(conversation_id=public_id_of(request), at_seq=created.at_seq)
-    location = path_of(created.public_id)
-    answer = Fork(**conversation_fields(request, shown), forked_from=source)
-    return Json(answer, 201, headers={"Location": location})
+    key = await services(request).forks.fork(
+        tenant_of(request), conversation_id, new.at_seq, new.conversation_id, new.metadata
+    )
+    return await _created_conversation(request, key)
 
 
 @copies_router.get(
@@ -316,7 +309,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     "/v1/conversations/import",
     status_code=201,
     summary="Import a conversation",
-    response_model=ImportedConversation,
+    response_model=ShownConversation,
     responses=problems_of(Conflict),
     openapi_extra={"requestBody": {"required": True, "content": _RAW}},
 )
@@ -337,19 +330,20 @@ async def import_conversation(
     """
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
-        imported = await services(request).imports.add(
-            tenant_of(request), pieces, conversation_id, agent_id
+        key = await services(request).imports.add(
+            tenant_of(request), pieces, _check_settings, conversation_id, agent_id
         )
-    shown = await services(request).conversations.get(tenant_of(request), imported.conversation_id)
-    counts = ImportedContent.of(imported)
-    location = path_of(imported.public_id)
-    answer = ImportedConversation(**conversation_fields(request, shown), imported=counts)
-    return Json(answer, 201, headers={"Location": location})
+    return await _created_conversation(request, key)
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise ValidationError unless a conversation could be created with these settings."""
+def _check_settings(settings: Mapping[str, Any]) -> None:
     validated(TypeAdapter(ConversationCreate), dict(settings))
+
+
+async def _created_conversation(request: Request, key: str) -> Response:
+    shown = await services(request).conversations.get(tenant_of(request), key)
+    answer = ShownConversation(**conversation_fields(request, shown))
+    return Json(answer, 201, headers={"Location": path_of(answer.conversation_id)})
 
 
 async def _lines(first: bytes, export: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:

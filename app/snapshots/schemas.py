@@ -11,7 +11,6 @@ from app.common.answers import AnyObject, answer
 from app.common.ids import RULE, public_id_from
 from app.common.schema_errors import UUID_PATTERN
 from app.conversations.messages.draft import is_message_id
-from app.conversations.schemas import ShownConversation
 from app.http.cursors import Page
 from app.http.fields import (
     MAX_SEQ,
@@ -21,7 +20,6 @@ from app.http.fields import (
     Metadata,
     ModelName,
     RequestSchema,
-    ResponseSchema,
     Time,
     examples,
 )
@@ -172,35 +170,3 @@ class ForkRequest(RequestSchema):
     conversation_id: ConversationId | None = None
     metadata: Metadata | None = None
     """Metadata that replaces that of the source conversation."""
-
-
-class ForkedFrom(ResponseSchema):
-    """The source of a fork."""
-
-    conversation_id: str
-    """Id of the source conversation."""
-    at_seq: int
-    """Seq of the last copied message."""
-
-
-class Fork(ShownConversation):
-    """A conversation that was created as a fork."""
-
-    forked_from: ForkedFrom
-    """The source of the fork."""
-
-
-class ImportedContent(ResponseSchema):
-    """What was imported."""
-
-    messages: int
-    """Messages of the log."""
-    blobs: int
-    """Tool outputs, with collected ones."""
-
-
-class ImportedConversation(ShownConversation):
-    """A conversation that was imported."""
-
-    imported: ImportedContent
-    """What was imported."""

@@ -68,15 +68,14 @@ async def lock_expired(session: Session, conversation_id: str) -> bool:
 class RetentionService:
     """Deletes rows that reached their age, and conversations whose expiry has passed.
 
-    `event_age` is that of the settings; None is for ever. The callables delete a conversation of a
-    tenant if its expiry has passed, and the imports that a crash has left.
+    `event_age` is that of the settings; None is for ever. The callable deletes a conversation of a
+    tenant if its expiry has passed.
     """
 
     _database: Database
     _event_age: timedelta | None
     _remove_expired: Callable[[str, str], Awaitable[bool]]
     _now: Callable[[], datetime]
-    _remove_imports: Callable[[], Awaitable[int]] | None = None
 
     async def delete_expired(self) -> Mapping[str, int]:
         """Delete everything that reached its age; returns the number deleted by kind."""
@@ -84,8 +83,6 @@ class RetentionService:
         for table, usual in AGES.items():
             if (age := usual or self._event_age) is not None:
                 counts[table] = await self._delete_old(table, self._now() - age)
-        if self._remove_imports is not None:
-            counts["imports"] = await self._remove_imports()
         return +counts
 
     async def _delete_old(self, table: str, before: datetime) -> int:

@@ -25,8 +25,8 @@ from app.conversations.messages.stored_results import (
     CHUNKS_PER_SMALL_READ,
     StoredResults,
 )
+from app.conversations.partial_messages import readable_text
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.text_shortening import readable_text
 from app.formats.message import FormatName, Role
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database, Repositories

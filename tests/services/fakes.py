@@ -30,11 +30,10 @@ from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage_service import UsageService
 from app.conversations.compaction_receipt import Compaction, CompactResult
 from app.conversations.conversation import Conversation
-from app.conversations.events.events import Cursor
+from app.conversations.events import Cursor
 from app.conversations.messages.repository import LogRepository
 from app.conversations.messages.row import Append
-from app.conversations.messages.schemas import AppendAnswer
-from app.conversations.messages.service import LogService
+from app.conversations.messages.service import AppendAnswer, LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
@@ -368,9 +367,13 @@ class Harness:
         )
         return (await self.agents.create(TENANT, new)).agent_id
 
+    async def patch(self, conversation_id: str, **changes: Any) -> None:
+        """Patch a conversation."""
+        await self.conversations.change(TENANT, conversation_id, ConversationPatch(**changes))
+
     async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
         """Patch a conversation's policy."""
-        await self.conversations.change(TENANT, conversation_id, ConversationPatch(policy=policy))
+        await self.patch(conversation_id, policy=policy)
 
     async def append(
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT

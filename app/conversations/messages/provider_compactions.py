@@ -9,29 +9,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from app.common.errors import ContextError
+from app.conversations.budget_status import stored_usage_of
 from app.conversations.compaction_receipt import Compaction, Trigger
 from app.conversations.compactions import store_compaction
-from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.conversation import Conversation
 from app.conversations.epochs import PROVIDER_COMPACTED, model_in
 from app.conversations.messages.draft import Draft
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, spans_through
-from app.conversations.views import (
-    agent_tools_tokens,
-    base_view,
-    provider_item,
-    view_behind_item,
-    with_view,
-)
+from app.conversations.views import base_view, provider_item, view_behind_item, with_view
 from app.conversations.windows.service import ActiveWindows, view_state_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
 from app.formats.reasoning import OPENAI, readable_summary
-from app.policy.policy import Policy
 from app.repositories import Repositories
 
 
@@ -59,10 +52,7 @@ class ProviderCompactions:
         assert part is not None
         conversation = await self._active.update_locked(session, conversation)
         conversation_id, state = conversation.conversation_id, conversation.state
-        resolved = None
-        with suppress(ContextError):  # the settings no longer work together
-            resolved = await self._resolver.of(conversation)
-        policy = resolved.policy if resolved is not None else Policy()
+        policy = self._resolver.policy_of(conversation)
         count = self._resolver.counter(conversation.counter)
         active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
         is_shown = active is not None and active.is_shown_with(policy.strategy)
@@ -90,7 +80,6 @@ class ProviderCompactions:
             hidden_span=view.hidden or Span(seq, seq),
             view=view,
             made=() if view.summaries == before.summaries else view.summaries,
-            before_msg_count=state.shown_messages + len(before.summary_texts()),
             model=model or None,
         )
         shown = replace(conversation, state=replace(state, kept_seqs=view.unhidden_seqs))
@@ -102,22 +91,14 @@ class ProviderCompactions:
             became_due=False,
             failures=0,
         )
-
-        def tokens(state: ConversationState) -> int:
-            """Return the tokens of a payload, without settings those of its messages."""
-            if resolved is None:
-                return state.shown_tokens + state.summary_tokens
-            hides = state.compaction_id is not None
-            tools = agent_tools_tokens(resolved, state, hides_messages=hides)
-            return resolved.usage(state.shown_tokens, state.summary_tokens, tools).total
-
         receipt = replace(
             receipt,
             summary_tokens=visible.summary_tokens,
             hidden_tokens=visible.hidden_tokens,
             hidden_messages=visible.hidden_messages,
-            before_tokens=tokens(state),
-            after_tokens=tokens(after),
+            before_tokens=await self._tokens(conversation),
+            after_tokens=await self._tokens(replace(conversation, state=after)),
+            before_msg_count=state.shown_messages + len(before.summary_texts()),
             after_msg_count=after.shown_messages,
         )
         version = state.view_version
@@ -126,3 +107,12 @@ class ProviderCompactions:
         )
         assert stored is not None, "the conversation is locked, and the view shows every pin"
         return replace(conversation, state=after)
+
+    async def _tokens(self, conversation: Conversation) -> int:
+        """Return the tokens of the next payload; of its messages, if the settings do not work."""
+        shown = conversation.state.shown_tokens
+        try:
+            resolved = await self._resolver.of(conversation)
+        except ContextError:
+            return shown + conversation.state.summary_tokens
+        return stored_usage_of(resolved, conversation, shown).total

@@ -29,7 +29,7 @@ from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import NotFound
 from app.conversations.compactions import make_compaction_due
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.stored_results import StoredResults

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import ConfigDict, Field
 
+from app.blobs.blobs import ToolOutputRef
+from app.common.answers import AnyObject
 from app.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.common.pages import Page
+from app.common.schema_errors import NAME_PATTERN
 from app.conversations.conversation import Conversation
 from app.conversations.messages.draft import is_message_id
 from app.conversations.messages.redactions import Redacted
 from app.conversations.messages.row import Append, StoredMessage
-from app.conversations.messages.schemas import (
-    AppendAnswer,
-    MessagePage,
-    MessagesAppend,
-    Pinned,
-    RedactionRequest,
-    ShownMessage,
-)
-from app.conversations.messages.stored_results import Content, Original
+from app.conversations.messages.service import AppendAnswer
+from app.conversations.messages.stored_results import Content
+from app.conversations.visibility import Visibility
+from app.formats.message import FormatName, Role
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
 from app.http.dependencies import (
@@ -39,7 +39,15 @@ from app.http.dependencies import (
     tenant_of,
 )
 from app.http.errors import problems_of
-from app.http.fields import MAX_SEQ, NoFields
+from app.http.fields import (
+    MAX_SEQ,
+    Format,
+    MessageObject,
+    NoFields,
+    RequestSchema,
+    ResponseSchema,
+    examples,
+)
 from app.http.routing import WireRoute, direct, paged
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
@@ -64,14 +72,97 @@ Words = Annotated[
     str | None,
     Query(
         max_length=MAX_QUERY_CHARS,
-        description="Only messages with these words, including compacted messages. All words"
-        ' are required, `"words in quotes"` are a phrase, `-word` and `-"words"` are excluded.'
+        description="Only messages with all of these words, including compacted messages."
         " Case and accents are ignored. A word of three letters or more also matches longer"
         " words that begin with it, and `words` matches `app/words.py` and `readWords`. The"
         " search reads texts, tool names, arguments and results as the log stores them.",
-        examples=['trip "Bergen in May" -hotel'],
+        examples=["trip Bergen"],
     ),
 ]
+
+
+class MessagesAppend(RequestSchema):
+    """A batch to append: all messages or none."""
+
+    model_config = examples(
+        {
+            "messages": [
+                {"role": "user", "content": "What is the weather in Bergen?"},
+                {"role": "assistant", "content": "It rains, 8 degrees."},
+            ],
+            "expected_seq": 0,
+        },
+    )
+
+    messages: list[MessageObject]
+    """1 to 1000 messages in `format`: chat messages, Responses items, Anthropic messages or
+    Gemini contents. Consecutive Responses items of the model become one message, `{"role":
+    "assistant", "output": [items]}`. A message with several tool results becomes several
+    messages. A Gemini call or response without an id has its name as id, the nth of a name in
+    its content `name#n`."""
+    format: Format = FormatName.OPENAI_CHAT
+    expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """409 unless this is the newest seq of the log."""
+
+
+class ShownMessage(ResponseSchema):
+    """A message as it was sent, with fields of the service."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    """Its id in the conversation."""
+    seq: int
+    """Its position, from 1 without gaps."""
+    turn: int
+    """Number of user messages up to it."""
+    role: Role
+    """Role of the message."""
+    token_count: int
+    """Its tokens, including reasoning."""
+    format: FormatName
+    """The format in which it was sent."""
+    created_at: datetime
+    """When it was received."""
+    redacted_at: datetime | None
+    """When its content was replaced by a tombstone; null for other messages."""
+    conversation_id: str
+    """The conversation it belongs to."""
+    agent_id: str | None
+    """The agent of that conversation."""
+    output_ref: ToolOutputRef | None
+    """Reference to read a tool result by; null for other messages."""
+    content_truncated: bool
+    """Whether only the preview of a result is returned."""
+    content_collected: bool
+    """Whether garbage collection deleted the whole result."""
+    pinned: bool
+    """Whether it is pinned, so that no compaction hides it."""
+    visibility: Visibility
+    """How the current context shows it."""
+    given: AnyObject | None
+    """Fields of the original message that fields of the service replace; null without any."""
+
+
+class MessagePage(cursors.Page[ShownMessage]):
+    """Messages in the requested order."""
+
+
+class Pinned(ResponseSchema):
+    """The messages that were pinned or unpinned."""
+
+    seqs: list[int]
+    """Seqs of the message with its call group, or of its turn; ascending."""
+
+
+class RedactionRequest(RequestSchema):
+    """Why a message is redacted."""
+
+    model_config = examples({"reason": "The user withdrew consent"})
+
+    reason: str | None = Field(default=None, max_length=500, pattern=NAME_PATTERN)
+    """Kept in the record and in the event; it should quote no content."""
+
 
 _PATH = "/v1/conversations/{conversation_id}/messages"
 _MESSAGE = f"{_PATH}/{{message_id:path}}"
@@ -145,7 +236,7 @@ async def list_messages(
     app_services = services(request)
     read = app_services.transcripts.page
     if q is not None:
-        read = partial(app_services.search.page, query_text=q)
+        read = partial(app_services.search.page, query=q)
     conversation, page = await read(
         tenant_of(request),
         conversation_id,
@@ -218,6 +309,14 @@ async def transcript(
     return await long_json({"data": data, "next_cursor": next_cursor}, size)
 
 
+async def _shown(
+    request: Request, conversation: Conversation, messages: Page[StoredMessage], content: str | None
+) -> tuple[list[dict[str, Any]], int]:
+    tenant_id, how = tenant_of(request), Content(content or Content.AUTO)
+    transcripts = services(request).transcripts
+    return await transcripts.shown(tenant_id, conversation, messages, how, page_bound(request))
+
+
 @router.get(_MESSAGE, summary="Read a message", response_model=ShownMessage)
 @paged
 async def get_message(
@@ -232,48 +331,6 @@ async def get_message(
     )
     (data,), size = await _shown(request, conversation, messages, content)
     return await long_json(data, size)
-
-
-async def _shown(
-    request: Request,
-    conversation: Conversation,
-    messages: Page[StoredMessage],
-    content: str | None,
-) -> tuple[list[dict[str, Any]], int]:
-    """Return the messages as they are shown, and their approximate size."""
-    shown = await services(request).transcripts.with_visibility(
-        tenant_of(request),
-        conversation,
-        messages,
-        Content(content or Content.AUTO),
-        page_bound(request),
-    )
-    data = [_shown_message(conversation, original) for original in shown]
-    return data, sum(original.size for original in shown)
-
-
-def _shown_message(conversation: Conversation, original: Original) -> dict[str, Any]:
-    """Return the original message with the service's fields; fields they hide are in `given`."""
-    message, body = original.message, original.raw_message
-    own = {
-        "id": message.id,
-        "seq": message.seq,
-        "turn": message.turn,
-        "role": message.role,
-        "token_count": message.token_count,
-        "format": message.format,
-        "created_at": message.created_at,
-        "redacted_at": original.redacted_at,
-        "conversation_id": conversation.public_id,
-        "agent_id": conversation.agent_id,
-        "output_ref": message.output_ref,
-        "content_truncated": original.is_truncated,
-        "content_collected": original.is_collected,
-        "pinned": original.pinned,
-        "visibility": original.visibility,
-    }
-    hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
-    return {**body, **own, "given": hidden or None}
 
 
 @router.post(f"{_MESSAGE}/redact", summary="Redact a message")

@@ -9,28 +9,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from app.blobs.blobs import ToolOutputRef
 from app.blobs.offloading import is_same_result
 from app.common import json_text
+from app.common.answers import answer
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.budget_status import read_budget, within
 from app.conversations.compaction_receipt import UNOBSERVED, Observer
 from app.conversations.compactions import announce_due_compaction
-from app.conversations.conversation import Conversation, SettingsList, list_json
+from app.conversations.conversation import Conversation, SettingsList
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.provider_compactions import ProviderCompactions
 from app.conversations.messages.repository import ADD_ANSWER
 from app.conversations.messages.row import Append, BatchShape, StoredMessage, batch_shape
-from app.conversations.messages.schemas import AppendAnswer, AppendedMessage
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.rows import CachedSettings, versions_of
 from app.conversations.settings_resolver import SettingsResolver
@@ -38,8 +39,56 @@ from app.conversations.windows.service import ActiveWindows
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role, Text
+from app.http.fields import Threshold
+from app.models.budget import ContextBudget, Pressure
 from app.prompt.resolved_settings import digest
 from app.repositories import Database, Repositories
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class AppendedMessage:
+    """The position of a message in the log."""
+
+    id: str
+    """The caller's id, or one that the service created."""
+    seq: int
+    """Its position, from 1 without gaps."""
+    turn: int
+    """Number of user messages up to it."""
+    role: Role
+    """Role of the message."""
+    token_count: int
+    """Its tokens, including reasoning."""
+    output_ref: ToolOutputRef | None
+    """Reference to read a tool result by; null for other messages."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class AppendAnswer:
+    """The stored batch, and the use of the context window."""
+
+    messages: list[AppendedMessage]
+    """The messages of the batch, in order."""
+    head_seq: int
+    """Seq of the newest message."""
+    pressure: Pressure | None = None
+    """Null without a context window."""
+    notice: bool | None = None
+    """Whether `notice_at` is reached."""
+    next_threshold: Threshold | None = None
+    """The next threshold."""
+    tokens_to_next: int | None = None
+    """Tokens left until the next threshold."""
+    budget: ContextBudget | None = None
+    """The context window and its use."""
+    warnings: tuple[str, ...] = ()
+    """`tool_output_inline`: the blob store failed, so the whole results are in their messages."""
+    system_section: str | None = None
+    """The section that has the text of the system messages at the beginning of the batch; they
+    are not stored as messages. Null where it had none, or the log keeps them."""
+
 
 _MAX_ATTEMPTS = 4
 SYSTEM_SECTION = "system"
@@ -93,28 +142,21 @@ class LogService:
             if shape is not None and not _needs_lock(batch):
                 opened = self._database.transaction if batch.blobs else self._database.session
                 async with opened() as session:
-                    stored = await self._append(session, tenant_id, known, batch, shape)
+                    if after := await self._append(session, tenant_id, known, batch, shape):
+                        stored = await self._stored(session, batch, *after)
             with suppress(_SettingsChanged):
                 stored = stored or await self._append_locked(tenant_id, known, batch)
-                return stored if isinstance(stored, dict) else await self._told(tenant_id, *stored)
+                return stored if isinstance(stored, dict) else await self._told(*stored)
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def _told(
-        self,
-        tenant_id: str,
-        conversation: Conversation,
-        answer: AppendAnswer,
-        new: Sequence[AppendedMessage],
+        self, conversation: Conversation, answer: AppendAnswer, new: Sequence[AppendedMessage]
     ) -> AppendAnswer:
         """Tell of a stored batch. What fails now is made good by a later read or poll."""
         if new:
             self._observer.appended(len(new), sum(message.token_count for message in new))
-        with suppress(ServiceUnavailable):
-            if conversation.is_outdated(self._active.now()):  # old messages end its window
-                conversation = await self._active.updated(tenant_id, conversation)
-                async with self._database.session() as session:
-                    answer = await self._answer(session, conversation, answer)
-            if conversation.state.became_due:
+        if conversation.state.became_due:
+            with suppress(ServiceUnavailable):
                 async with self._database.session() as session:
                     await announce_due_compaction(session, conversation.conversation_id)
         return answer
@@ -146,8 +188,11 @@ class LogService:
         known: CachedSettings,
         batch: Batch,
         shape: BatchShape,
-    ) -> _Stored | None:
-        """Store the messages of a shape, and what they change beside the log."""
+    ) -> tuple[Conversation, list[AppendedMessage]] | None:
+        """Store the messages of a shape, and what they change beside the log.
+
+        Returns the conversation after it; None where log or settings do not allow it.
+        """
         ids = [draft.id or self._new_id() for draft in shape.drafts]
         after = await session.log.append(
             tenant_id,
@@ -180,17 +225,22 @@ class LogService:
             after = await self._provider_compactions.apply(
                 session, after, draft, seq, batch.request.format
             )
-        answer = AppendAnswer(new, after.state.head_seq, warnings=batch.warnings)
-        return after, await self._answer(session, after, answer), new
+        return after, new
 
-    async def _answer(
-        self, session: Repositories, conversation: Conversation, answer: AppendAnswer
-    ) -> AppendAnswer:
-        """Return the answer with the use of the context window."""
+    async def _stored(
+        self,
+        session: Repositories,
+        batch: Batch,
+        conversation: Conversation,
+        new: Sequence[AppendedMessage] = (),
+        before: Iterable[AppendedMessage] = (),
+    ) -> _Stored:
+        """Return a finished append; its answer has the use of the context window."""
         status = await read_budget(self._resolver, within(session), conversation)
-        if status is None:
-            return answer
-        return replace(answer, budget=status.budget, **fields_of(status.pressure))
+        use = {} if status is None else {"budget": status.budget, **fields_of(status.pressure)}
+        messages = sorted([*before, *new], key=lambda message: message.seq)
+        answer = AppendAnswer(messages, conversation.state.head_seq, warnings=batch.warnings, **use)
+        return conversation, answer, new
 
     async def _append_locked(
         self, tenant_id: str, prepared: CachedSettings, batch: Batch
@@ -252,9 +302,9 @@ class LogService:
             sections.insert(0, {"name": SYSTEM_SECTION, "content": text})
         else:
             own["content"] = "\n\n".join(filter(str.strip, (own["content"], text)))
-        kind = SettingsList.SECTIONS
-        body = list_json(kind, sections)
-        await session.conversations.replace_list(tenant_id, current, kind, body)
+        settings = current.settings.with_list(SettingsList.SECTIONS, sections)
+        changed = replace(current, settings=settings)
+        await session.conversations.change(tenant_id, current, changed)
         return SYSTEM_SECTION, len(texts)
 
     async def _append_checked(
@@ -277,14 +327,8 @@ class LogService:
                     raise Conflict(
                         f"Message id {stored.id!r} is taken by another message", {"id": stored.id}
                     )
-                before[stored.id] = AppendedMessage(
-                    stored.id,
-                    stored.seq,
-                    stored.turn,
-                    draft.role,
-                    stored.token_count,
-                    stored.output_ref,
-                )
+                place = (stored.id, stored.seq, stored.turn, draft.role, stored.token_count)
+                before[stored.id] = AppendedMessage(*place, stored.output_ref)
             has_more = page.has_more
         left = [draft for draft in batch.drafts if draft.id is None or draft.id not in before]
         if (left or not before) and request.expected_seq not in (None, head_seq):
@@ -293,17 +337,14 @@ class LogService:
                 {"head_seq": head_seq, "expected_seq": request.expected_seq},
             )
         if not left:
-            answer = AppendAnswer(list(before.values()), head_seq)
-            return current, await self._answer(session, current, answer), ()
+            return await self._stored(session, batch, current, (), before.values())
         shape = batch_shape(left, current.state.calls, head_seq)
         assert shape is not None, "the calls are known"
         await attach_blobs(session, conversation_id, batch, left)
-        result = await self._append(session, tenant_id, known, batch, shape)
-        if result is None:  # its agent or model changed: the lock holds neither
+        after = await self._append(session, tenant_id, known, batch, shape)
+        if after is None:  # its agent or model changed: the lock holds neither
             raise _SettingsChanged
-        after, answer, new = result
-        messages = sorted([*before.values(), *new], key=lambda message: message.seq)
-        return after, replace(answer, messages=messages), new
+        return await self._stored(session, batch, *after, before.values())
 
 
 def _needs_lock(batch: Batch) -> bool:

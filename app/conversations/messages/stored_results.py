@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -21,7 +20,6 @@ from app.common.errors import Gone, ServiceUnavailable
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import StoredMessage
-from app.conversations.visibility import Visibility
 from app.formats.message import FormatName
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
@@ -56,7 +54,7 @@ class Original:
     """A message of the transcript: the original, or with the preview of its result.
 
     `size` is its approximate length as JSON. `is_truncated` is true for a preview, `is_collected`
-    if the blob was collected. A transcript adds how the context shows it.
+    if the blob was collected.
     """
 
     message: StoredMessage
@@ -64,9 +62,6 @@ class Original:
     size: int
     is_truncated: bool = False
     is_collected: bool = False
-    visibility: Visibility | None = None
-    pinned: bool = False
-    redacted_at: datetime | None = None
 
 
 class StoredResults:

@@ -11,14 +11,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from app.common import json_text
 from app.common.errors import NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.repository import UNPIN
 from app.conversations.messages.row import StoredMessage
@@ -36,23 +37,24 @@ from app.repositories import Database, Repositories
 
 MAX_PINNED_SHARE = 0.5
 """The share of the history budget that pins may take."""
-RECEIPT_BATCHES = (16, 512)
-"""How many earlier receipts are read at a time, to find the one that hid a message.
+EARLIER_RECEIPTS = 256
+"""How many earlier receipts are read to find the one that hid a message.
 
 A message that an even older one hid has no cause: the cost must not grow with the log.
 """
-REDACTED = Statement("""
-    SELECT seq, created_at FROM redactions
-    WHERE conversation_id = :conversation_id AND seq = ANY (:seqs)
-""")
-# A pin protects its call group, with results that are appended later: up to `past`.
-PINS = Statement("""
-    SELECT p.seq, (
-        SELECT m.seq FROM messages m
-        WHERE m.conversation_id = :conversation_id AND m.seq > p.seq AND NOT m.joins
-        ORDER BY m.seq LIMIT 1
-    ) AS past
-    FROM pins p WHERE p.conversation_id = :conversation_id AND p.seq <= :through_seq
+# A pin protects its call group, with results that are appended later.
+MARKS = Statement("""
+    SELECT m.seq, r.created_at AS redacted_at, EXISTS (
+        SELECT FROM pins p
+        WHERE p.conversation_id = :conversation_id AND p.seq <= m.seq AND p.seq >= coalesce((
+            SELECT s.seq FROM messages s
+            WHERE s.conversation_id = :conversation_id AND s.seq <= m.seq AND NOT s.joins
+            ORDER BY s.seq DESC LIMIT 1
+        ), 1)
+    ) AS pinned
+    FROM messages m LEFT JOIN redactions r
+        ON r.conversation_id = m.conversation_id AND r.seq = m.seq
+    WHERE m.conversation_id = :conversation_id AND m.seq = ANY (:seqs)
 """)
 SHOW_PINNED = Statement("""
     UPDATE heads
@@ -112,52 +114,40 @@ class TranscriptService:
             raise NotFound.message(message_id)
         return conversation, page
 
-    async def with_visibility(
+    async def shown(
         self,
         tenant_id: str,
         conversation: Conversation,
         messages: Sequence[StoredMessage],
         content: Content,
         bound: Bound = UNBOUNDED,
-    ) -> list[Original]:
-        """Return the messages of a page with originals and visibility.
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the messages of a page as they were sent, with marks, and their size as JSON.
 
         A page with large results ends early, after at least one message. Raises NotFound if the
         conversation was deleted meanwhile.
         """
         if not messages:
-            return []
+            return [], 0
         conversation_id = conversation.conversation_id
         originals = await self._outputs.originals(conversation_id, messages, content, bound)
         conversation = await self._active.updated(tenant_id, conversation)  # before other reads
-        seqs = [item.message.seq for item in originals]
+        seqs = [original.message.seq for original in originals]
         async with self._database.session() as session:
-            pins = await session.session.all(
-                PINS, conversation_id=conversation_id, through_seq=max(seqs)
-            )
-            redactions = await session.session.all(
-                REDACTED, conversation_id=conversation_id, seqs=seqs
-            )
-            pinned = {
-                seq
-                for seq in seqs
-                if any(pin["seq"] <= seq < (pin["past"] or seq + 1) for pin in pins)
-            }
+            rows = await session.session.all(MARKS, conversation_id=conversation_id, seqs=seqs)
+            marks = {row["seq"]: row for row in rows}
+            if len(marks) < len(seqs):
+                raise NotFound.conversation(conversation.public_id)
             entries = [
-                entry(item.seq, Role(item.role), item.token_count, item.seq in pinned)
+                entry(item.seq, Role(item.role), item.token_count, marks[item.seq]["pinned"])
                 for item in (original.message for original in originals)
             ]
             visibility = await self._visibilities(session, conversation, entries)
-        redacted_at = {row["seq"]: row["created_at"] for row in redactions}
-        return [
-            replace(
-                original,
-                visibility=visibility[seq],
-                pinned=seq in pinned,
-                redacted_at=redacted_at.get(seq),
-            )
+        shown = [
+            _shown(conversation, original, marks[seq], visibility[seq])
             for seq, original in zip(seqs, originals, strict=True)
         ]
+        return shown, sum(original.size for original in originals)
 
     async def _visibilities(
         self, session: Repositories, conversation: Conversation, entries: Sequence[Entry]
@@ -175,19 +165,13 @@ class TranscriptService:
             starts_at = group[0].seq if group else starts_at
             turn = await session.log.around(conversation_id, state.head_seq, whole_turn=True)
             newest_user = newest_user_message(turn)
-        found: dict[int, Visibility] = {}
-        for limit in (*RECEIPT_BATCHES, 0):
-            found = visibilities(
-                entries,
-                view,
-                receipts,
-                state.window.restored,
-                starts_at,
-                newest_user.seq if newest_user is not None else 0,
-            )
-            if not receipts or all(item.is_explained for item in found.values()):
-                break
-            receipts += await _chain(session, conversation_id, receipts[-1].parent_id, limit)
+        newest_seq = newest_user.seq if newest_user is not None else 0
+        marks = (state.window.restored, starts_at, newest_seq)
+        found = visibilities(entries, view, receipts, *marks)
+        if receipts and not all(item.is_explained for item in found.values()):
+            parent_id = receipts[0].parent_id
+            receipts += await _chain(session, conversation_id, parent_id, EARLIER_RECEIPTS)
+            found = visibilities(entries, view, receipts, *marks)
         return found
 
     async def pin(
@@ -275,3 +259,29 @@ async def _chain(
             chain.append(receipt)
             newest_id = receipt.parent_id
     return chain
+
+
+def _shown(
+    conversation: Conversation, original: Original, marks: Any, visibility: Visibility
+) -> dict[str, Any]:
+    """Return the original message with the service's fields; fields they hide are in `given`."""
+    message, body = original.message, original.raw_message
+    own = {
+        "id": message.id,
+        "seq": message.seq,
+        "turn": message.turn,
+        "role": message.role,
+        "token_count": message.token_count,
+        "format": message.format,
+        "created_at": message.created_at,
+        "redacted_at": marks["redacted_at"],
+        "conversation_id": conversation.public_id,
+        "agent_id": conversation.agent_id,
+        "output_ref": message.output_ref,
+        "content_truncated": original.is_truncated,
+        "content_collected": original.is_collected,
+        "pinned": marks["pinned"],
+        "visibility": visibility,
+    }
+    hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}
+    return {**body, **own, "given": hidden or None}

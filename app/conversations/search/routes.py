@@ -49,7 +49,7 @@ async def search_messages(
         Query(
             max_length=MAX_QUERY_CHARS,
             description="Words that a message has, as `q` of a transcript.",
-            examples=['trip "Bergen in May" -hotel'],
+            examples=["trip Bergen"],
         ),
     ],
     agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,

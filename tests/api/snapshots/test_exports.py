@@ -68,7 +68,6 @@ async def test_an_export_has_everything_to_go_on(client: httpx.AsyncClient) -> N
     export = await exported(client, path)
     assert SECRET.encode() not in export
     lines = [json.loads(line) for line in export.splitlines()]
-    assert max(map(len, export.splitlines())) < 512 * 1024
     middle = b"".join(export.splitlines(keepends=True)[1:-1])
     assert lines[-1] == {
         "type": "end",
@@ -278,7 +277,7 @@ async def test_what_is_no_export_is_refused(client: httpx.AsyncClient) -> None:
     bent = [{**line, **later} if line["type"] == "message" else line for line in lines]
     answer = await client.post("/v1/conversations/import", content=written(bent, sealed=False))
     assert_problem(answer, 422, "VALIDATION_ERROR", f"/{len(lines)}/sha256")
-    long = b'{"type":"' + b"x" * 600_000
+    long = b'{"type":"' + b"x" * (65 << 20)
     answer = await client.post("/v1/conversations/import", content=long)
     assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
     assert (await client.get("/v1/conversations")).json()["data"] == before
@@ -334,7 +333,7 @@ async def test_the_id_and_the_agent_of_an_import(client: httpx.AsyncClient) -> N
     whole = written(await small_export(client))
     url = "/v1/conversations/import"
     first = await client.post(url, content=whole)
-    assert first.json()["imported"] == {"messages": 7, "blobs": 2}
+    assert first.json()["head_seq"] == 7
     taken = {"conversation_id": first.json()["conversation_id"]}
     assert_problem(await client.post(url, content=whole, params=taken), 409, "CONFLICT")
     made = await client.post("/v1/agents", json={"agent_id": "other", "name": "Other"})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.common import json_text
 from app.common.errors import Conflict, UnpairedToolResult
 from app.conversations.messages.row import Append
-from app.conversations.messages.schemas import AppendAnswer
+from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
 from tests.domain.histories import raw_logs

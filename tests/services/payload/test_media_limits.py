@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversations.sent_media import SentMedia, cut_for
+from app.conversations.partial_messages import SentMedia, cut_for
 from app.models.media import MediaLimits
 from app.models.overflow_errors import VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from datetime import timedelta
-from functools import partial
-from operator import add
 from typing import Any
 
 import pytest
@@ -14,13 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.blobs.chunks import BlobStore
-from app.common.errors import Conflict
-from app.common.ids import keys_of
 from app.repositories import Database
-from app.snapshots.exports import ExportService
-from app.snapshots.exports_repository import BEGIN, PAGES, RENEW, STALE
-from app.snapshots.imports import STALE_SECONDS, ImportService, remove_stale_imports
-from app.snapshots.routes import check_settings
+from app.snapshots.exports import ExportService, ImportService
+from app.snapshots.rows import PAGES
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id
@@ -36,7 +29,6 @@ def imports_of(harness: Harness) -> ImportService:
         BlobStore(),
         new_id,
         harness.clock.utc,
-        check_settings,
         2**20,
         2**20,
     )
@@ -54,10 +46,9 @@ async def pieces_of(body: bytes, size: int) -> AsyncIterator[bytes]:
         yield body[start : start + size]
 
 
-async def bring_in(harness: Harness, body: bytes, size: int = 1000, **more: Any) -> str:
+async def bring_in(harness: Harness, body: bytes, size: int = 1000) -> str:
     """Import an export and return the new id."""
-    imported = await imports_of(harness).add(TENANT, pieces_of(body, size), **more)
-    return imported.conversation_id
+    return await imports_of(harness).add(TENANT, pieces_of(body, size), lambda _: None)
 
 
 def after_first(body: bytes) -> bytes:
@@ -104,27 +95,6 @@ async def test_a_compaction_during_an_export_is_not_in_it(database: Database) ->
     assert after_first(await export(harness, cid)) != after_first(before)
 
 
-async def test_an_import_that_a_crash_interrupts_is_removed(database: Database) -> None:
-    """No read finds it; its id is free again after a while, and a worker removes it."""
-    harness = Harness(WatchedDatabase(database), service_policy=PLAIN)
-    body = await export(harness, await harness.conversation())
-    interrupted = keys_of(TENANT, "one")[0], keys_of(TENANT, "other")[0]
-    for cid in interrupted:
-        async with harness.database.session() as session:
-            assert await session.session.run(BEGIN, conversation_id=cid)
-            assert await session.conversations.find(TENANT, cid, None) is None
-    with pytest.raises(Conflict):
-        await bring_in(harness, body, public_id="one")
-    days = timedelta(days=100_000)
-    assert STALE_SECONDS < 100_000
-    for moved, removed in ((-days, 0), (days, 2)):
-        clock = partial(add, harness.clock.utc(), moved)
-        assert await remove_stale_imports(harness.database, clock) == removed
-    assert await bring_in(harness, body, public_id="one") == interrupted[0]
-    async with harness.database.session() as session:
-        assert not await session.session.run(RENEW, conversation_id=interrupted[1])
-
-
 @pytest.mark.one_server  # it reads the plans of one server
 async def test_pages_are_read_by_an_index(database_url: str) -> None:
     """Each page begins where the last one ended: no rows are read twice, and none sorted."""
@@ -132,5 +102,3 @@ async def test_pages_are_read_by_an_index(database_url: str) -> None:
         plan = await plan_of(database_url, statement)
         assert re.search(r"Index Cond: \(\(conversation_id = \$\d+\) AND .*>", plan), plan
         assert "Seq Scan" not in plan and "Sort" not in plan, (kind, plan)
-    plan = await plan_of(database_url, STALE)
-    assert "Index Cond" in plan and "Seq Scan" not in plan, plan

@@ -24,18 +24,17 @@ from app.common.errors import (
     ServiceUnavailable,
     UnpairedToolResult,
 )
-from app.conversations.conversation import ConversationState, SettingsList, StoredSettings
+from app.conversations.conversation import ConversationState, StoredSettings
 from app.conversations.messages.row import NO_CALLS
 from app.conversations.messages.stored_results import Content
-from app.conversations.view import spans_through
+from app.conversations.view import Span, spans_through
 from app.conversations.views import base_view, shown_entries
 from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots import forks
-from app.snapshots.forks import CreatedFork, ForkService
-from app.snapshots.schemas import ForkRequest
+from app.snapshots.forks import ForkService
 from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import (
     ANTHROPIC,
@@ -77,14 +76,9 @@ def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     )
 
 
-async def make(harness: Harness, cid: str, at_seq: int | None = None, **more: Any) -> CreatedFork:
-    """Make a fork."""
-    return await forks_of(harness).fork(TENANT, cid, ForkRequest(at_seq=at_seq, **more))
-
-
 async def fork(harness: Harness, cid: str, at_seq: int | None = None, **more: Any) -> str:
     """Make a fork and return its id."""
-    return (await make(harness, cid, at_seq, **more)).conversation_id
+    return await forks_of(harness).fork(TENANT, cid, at_seq, **more)
 
 
 async def built(harness: Harness, cid: str, format: FormatName = CHAT) -> Build:
@@ -222,7 +216,7 @@ async def test_open_calls_are_closed(harness: Harness) -> None:
 
 
 async def test_a_fork_shows_the_newest_compaction_of_its_log(harness: Harness) -> None:
-    """The newest compaction without later messages, and those before it to undo."""
+    """The newest compaction without later messages. [forks.visible-state, compaction.resume]"""
     cid = await twice_compacted(harness)
     second = await harness.receipt(cid)
     first_id = second.parent_id
@@ -339,7 +333,10 @@ async def live(harness: Harness, cid: str, story: list[tuple[str, int]]) -> None
 async def test_the_sums_of_a_fork_equal_those_of_its_rows(
     database: Database, story: Any, places: list[int]
 ) -> None:
-    """After any history, and at any seq, the sums of a fork are correct [budget.components]."""
+    """After any history, and at any seq, sums and window are correct.
+
+    [budget.components, forks.window]
+    """
     harness = Harness(WatchedDatabase(database), service_policy=PLAIN | CLEARING)
     cid = await harness.conversation(SHORT, agent_id=await harness.agent(2400))
     await live(harness, cid, story)
@@ -347,6 +344,12 @@ async def test_the_sums_of_a_fork_equal_those_of_its_rows(
     for at_seq in {end, *(place % (end + 1) for place in places)}:
         copy = await fork(harness, cid, at_seq)
         await check_sums(harness, copy)
+        spans = [
+            spans_through((await harness.stored(it)).state.window.spans, at_seq)
+            for it in (cid, copy)
+        ]
+        log = [Span(1, at_seq + 1)] if 0 < at_seq < end else []
+        assert list(spans[1]) == (list(spans[0]) or log)
         if (await harness.stored(copy)).state.shown_messages:
             build = await built(harness, copy)
             assert build.count() == build["tokens_used"]
@@ -369,9 +372,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     await harness.append(cid, result("c1", "only in the source"))
     await harness.append(cid, user("only in the source"))
     await harness.pin(copy, 1)
-    await harness.conversations.set_list(
-        TENANT, copy, SettingsList.SECTIONS, [{"name": "base", "content": "Else."}]
-    )
+    await harness.patch(copy, sections=[{"name": "base", "content": "Else."}])
     assert "only in the fork" not in (await built(harness, cid)).contents
     assert "only in the source" not in (await built(harness, copy)).contents
     assert (await harness.stored(cid)).settings.sections_version == 1
@@ -404,19 +405,19 @@ async def test_outputs_outlive_the_source(database: Database, blob_store: BlobSt
     outputs = [f"{number} {LARGE * (1 + 99 * (number == 1))}" for number in range(4)]
     refs = [await process.stored(cid, text) for text in outputs]
     await process.upload(cid, b"never attached")
-    whole = await service.fork(TENANT, cid, ForkRequest())
-    part = await service.fork(TENANT, cid, ForkRequest(at_seq=4))
-    small = await process.blobs.page(TENANT, part.conversation_id, 10, None)
+    whole = await service.fork(TENANT, cid)
+    part = await service.fork(TENANT, cid, 4)
+    small = await process.blobs.page(TENANT, part, 10, None)
     assert {blob.id for blob in small} == {ref.id for ref in refs[:2]}
-    await remove(process, part.conversation_id)
+    await remove(process, part)
     for text, ref in zip(outputs, refs, strict=True):
         assert await process.read(cid, ref.id) == text.encode()
     await remove(process, cid)
     for text, ref in zip(outputs, refs, strict=True):
-        assert await process.read(whole.conversation_id, ref.id) == text.encode()
-    originals = await process.transcript(whole.conversation_id, Content.FULL)
+        assert await process.read(whole, ref.id) == text.encode()
+    originals = await process.transcript(whole, Content.FULL)
     assert [item.raw_message["content"] for item in originals[1::2]] == outputs
-    await remove(process, whole.conversation_id)
+    await remove(process, whole)
     assert await process.store.keys() == []
 
 
@@ -434,8 +435,7 @@ async def test_collected_outputs_stay_collected(database: Database, meanwhile: b
         process.database.before_transaction = collect
     else:
         await collect()
-    copied = await forks_of(process.harness, store).fork(TENANT, cid, ForkRequest())
-    copy = copied.conversation_id
+    copy = await forks_of(process.harness, store).fork(TENANT, cid)
     with pytest.raises(Gone):
         await process.read(copy, refs[0])
     assert len(await process.read(copy, refs[2])) > 4096
@@ -489,7 +489,7 @@ async def test_a_failed_fork_leaves_no_rows(
     """A failed fork leaves no rows, and its id can be used again [log.durable]."""
     cid = await compacted(harness)
     own = new_id()
-    asked: dict[str, Any] = {"conversation_id": own}
+    asked: dict[str, Any] = {"public_id": own}
 
     async def fail(*_: Any, **__: Any) -> None:
         raise ServiceUnavailable("The database does not answer")
@@ -518,7 +518,7 @@ async def between(
         await copy_rows(*arguments)
 
     monkeypatch.setattr(forks, "_copy_rows", first)
-    return list(await asyncio.gather(make(harness, cid), return_exceptions=True))
+    return list(await asyncio.gather(fork(harness, cid), return_exceptions=True))
 
 
 @pytest.mark.parametrize("with_agent", [False, True])
@@ -550,14 +550,14 @@ async def test_a_used_id_is_a_conflict(harness: Harness) -> None:
     cid, other = await harness.conversation(), await harness.conversation()
     for own in (cid, other):
         with pytest.raises(Conflict, match="is taken"):
-            await fork(harness, cid, conversation_id=own)
+            await fork(harness, cid, public_id=own)
     used = await of_another_tenant(harness)
-    made = await forks_of(harness).fork(TENANT, cid, ForkRequest(conversation_id=used))
-    assert made.public_id == used != made.conversation_id
+    made = await fork(harness, cid, public_id=used)
+    assert made != used and (await harness.stored(made)).public_id == used
     with pytest.raises(NotFound):
         await fork(harness, new_id())
     with pytest.raises(NotFound):
-        await forks_of(harness).fork("another", cid, ForkRequest())
+        await forks_of(harness).fork("another", cid)
 
 
 async def of_another_tenant(harness: Harness) -> str:

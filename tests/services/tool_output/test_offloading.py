@@ -17,7 +17,7 @@ from app.blobs.object_store import ObjectStore
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
 from app.conversations.messages.batches import INLINE_WARNING
 from app.conversations.messages.row import Append
-from app.conversations.messages.schemas import AppendAnswer
+from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.database.connections import Store
 from app.formats.message import FormatName

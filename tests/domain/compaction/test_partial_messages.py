@@ -8,8 +8,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversations.text_shortening import (
+from app.common import json_text
+from app.conversations.messages.row import LogRow
+from app.conversations.partial_messages import (
     MIN_SHORTENED_TOKENS,
+    READER_TOOLS,
     limits_of_oversized,
     shortened_preview,
     shortened_to,
@@ -17,7 +20,7 @@ from app.conversations.text_shortening import (
 from app.conversations.turns import entry, newest_user_message
 from app.conversations.view import ShortenedMessage
 from app.formats.media import clean
-from app.formats.message import Image, Message, Part, Reasoning, Role, Text, ToolCall
+from app.formats.message import LOG_FORMAT, Image, Message, Part, Reasoning, Role, Text, ToolCall
 
 UNICODE = st.text(
     st.characters(codec="utf-8") | st.sampled_from("a\n\t \u0301\u200d\U0001f468漢"), max_size=3000
@@ -42,50 +45,44 @@ def by_words(text: str) -> int:
     return (len(text.encode()) + 3) // 4
 
 
-@given(PARTS, st.integers(0, 4000), st.integers(0, 4000))
+@given(PARTS, st.integers(0, 4000), st.integers(0, 4000), st.booleans())
 def test_a_preview_is_a_beginning_a_note_and_an_end(
-    parts: list[Part], head: int, tail: int
+    parts: list[Part], head: int, tail: int, named: bool
 ) -> None:
     """The beginning and the end of the texts are shown; other parts stay as they are."""
     message = clean(Message(Role.USER, tuple(parts)))
     short = ShortenedMessage(1, head, tail, 0)
-    for named in (True, False):
-        preview = shortened_preview(message, short, "m1", named=named)
-        texts = [part.text for part in message.parts if isinstance(part, Text)]
-        whole = "".join(texts).encode()
-        others = [part for part in message.parts if not isinstance(part, Text)]
-        kept = [part for part in preview.message.parts if not isinstance(part, Text)]
-        assert kept == others
-        if head + tail >= len(whole):
-            assert preview.message is message and not preview.mentions
-            continue
-        shown = "".join(part.text for part in preview.message.parts if isinstance(part, Text))
-        before, _, rest = shown.partition("[Message cut: ")
-        after = rest.partition(".]")[2]
-        wanted = whole[:head].decode(errors="ignore")
-        assert before in (wanted, wanted + "\n")
-        if tail:
-            assert after.endswith(whole[-tail:].decode(errors="ignore"))
-        assert ("tool_output_cache" in rest) == bool(preview.mentions) == named
-        assert 'ref="m1"' in shown or 'ref_id="m1"' in shown
+    preview, mentions = shortened_preview(message, short, "m1", READER_TOOLS if named else ())
+    whole = "".join(part.text for part in message.parts if isinstance(part, Text)).encode()
+    assert [part for part in preview.parts if not isinstance(part, Text)] == [
+        part for part in message.parts if not isinstance(part, Text)
+    ]
+    if head + tail >= len(whole):
+        assert preview is message and not mentions
+        return
+    shown = "".join(part.text for part in preview.parts if isinstance(part, Text))
+    before, _, rest = shown.partition("[Message cut: ")
+    wanted = whole[:head].decode(errors="ignore")
+    assert before in (wanted, wanted + "\n")
+    if tail:
+        assert rest.partition(".]")[2].endswith(whole[-tail:].decode(errors="ignore"))
+    assert mentions and ("tool_output_cache" in rest) == named
+    assert 'ref="m1"' in shown or 'ref_id="m1"' in shown
 
 
-@given(
-    PARTS, st.integers(MIN_SHORTENED_TOKENS, 2000), st.integers(1, 5000), st.sampled_from([0, 1])
-)
+@given(UNICODE, st.integers(MIN_SHORTENED_TOKENS, 2000), st.integers(1, 5000), st.booleans())
 def test_a_shortened_message_is_within_its_limit(
-    parts: list[Part], max_tokens: int, max_bytes: int, counter: int
+    text: str, max_tokens: int, max_bytes: int, is_large: bool
 ) -> None:
     """The stored cost is that of the preview, and within the limit."""
-    count = (by_bytes, by_words)[counter]
-    message = clean(Message(Role.ASSISTANT, tuple(parts)))
-    short = shortened_to(message, 7, "m1", max_tokens, max_bytes, count)
-    if short is None:
-        return
-    assert short.seq == 7 and short.tokens <= max_tokens
-    assert short.head_bytes + short.tail_bytes <= max_bytes
-    assert short == shortened_to(message, 7, "m1", max_tokens, max_bytes, count)
-    assert shortened_preview(message, short, "m1").message != message
+    count = by_bytes if is_large else by_words
+    body = json_text.dumps({"role": "assistant", "content": text or "empty"}).encode()
+    row = LogRow("m1", 7, Role.ASSISTANT, 0, 0, (), False, LOG_FORMAT, body)
+    short = shortened_to(row, max_tokens, max_bytes, count)
+    if short is not None:
+        assert short.seq == 7 and short.tokens <= max_tokens
+        assert short.head_bytes + short.tail_bytes <= max_bytes
+        assert shortened_preview(row.message(), short, "m1")[0] != row.message()
 
 
 SIZES = st.lists(st.tuples(st.sampled_from([*Role]), st.integers(1, 5000)), max_size=20)

@@ -1,0 +1,502 @@
+"""The lines of an export, and the checks of an import [exports.format, exports.refused].
+
+1. The first line names the format and the conversation; the last line, `end`, has the numbers of
+   messages, blobs and lines, and the SHA-256 of the lines between the two.
+2. Every other line is one record: a JSON object whose `type` is its kind. Kinds are in the order
+   of `RecordKind`, and the records of a kind ascend by their keys. A blob is followed by
+   `blob_piece` lines with its bytes, unless it was collected. Earlier versions cut long records
+   into lines of the type `part`, whose texts are joined.
+3. What a record has is a pydantic model, made of the columns of its table. What follows from a
+   message is computed as in an append, and so are the running values of the log, its turns and
+   token sums, and the costs of summaries and of a provider's compaction items.
+4. What a line says about other lines is checked: seqs, call pairing, blobs and the active
+   compaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from io import BytesIO
+from typing import IO, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import ValidationError as Invalid
+
+from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
+from app.common import json_text
+from app.common.errors import PayloadTooLarge, Problem, UnpairedToolResult, ValidationError
+from app.common.json_text import StructureLimits
+from app.common.texts import is_sendable, time_from
+from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
+from app.conversations.conversation import SettingsList
+from app.conversations.messages.draft import Draft, derive, require_short_text
+from app.conversations.messages.row import NO_CALLS, batch_shape
+from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
+from app.conversations.view import ENDLESS, View, summary_from, view_from
+from app.conversations.views import provider_item, summary_message_tokens
+from app.conversations.windows.active_window import ActiveWindow, window_from
+from app.database.tables import TABLES
+from app.formats import PROVIDERS
+from app.formats.message import FormatName, Message, Role
+from app.models.tokens import CountText
+from app.policy.policy import CounterName, StrategyName
+from app.snapshots.rows import FIELDS, KEYS, RECORD_TABLES, RecordKind
+
+FORMAT = "context-service.conversation"
+VERSION = 1
+_ORDER = {kind: position for position, kind in enumerate(RecordKind)}
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def _require(check: Callable[[Any], object], detail: str) -> AfterValidator:
+    def validate(value: Any) -> Any:
+        if not check(value):
+            raise ValueError(detail)
+        return value
+
+    return AfterValidator(validate)
+
+
+def _is_time(text: str) -> bool:
+    time = time_from(text) if len(text) <= 64 else None
+    return time is not None and time.isoformat() == text
+
+
+def _fits(value: Any) -> bool:
+    """Whether a row can hold all numbers and texts in a value, and its spans have messages."""
+    match value:
+        case bool() | None:
+            return True
+        case int() | float():
+            return 0 <= value <= ENDLESS
+        case str():
+            return is_sendable(value)
+        case {"start": int(start), "end": int(end), **rest} if not rest:
+            return 0 < start <= end <= ENDLESS
+        case dict():
+            return all(map(_fits, value.values()))
+        case list() | tuple():
+            return all(map(_fits, value))
+    return True
+
+
+def _loads(text: str) -> Any:
+    return json_text.loads_within(text, StructureLimits())
+
+
+def _json(kind: Any, read: Callable[[str], Any] = _loads) -> Any:
+    """Return the type of a JSON text, from which `read` makes a value or a dataclass."""
+    adapter = TypeAdapter(kind)
+
+    def validate(text: str) -> str:
+        json_text.require_within(text.encode(), StructureLimits())
+        try:
+            plain = adapter.dump_json(read(text), warnings=False)
+            adapter.validate_json(plain, strict=True)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError("The JSON text has other values") from error
+        if read is not _loads and not _fits(json_text.loads(plain)):
+            raise ValueError("The JSON text has values that cannot be stored")
+        return text
+
+    return Annotated[_Text, AfterValidator(validate)]
+
+
+def _view(text: str) -> View:
+    view = view_from(json_text.loads(text)) if text else View()
+    if not view.window or any(summary.level > 1000 for summary in view.summaries):
+        raise ValueError("a view without a window")
+    return view
+
+
+def _made(text: str) -> View:
+    return View(summaries=tuple(map(summary_from, json_text.loads(text))))
+
+
+def _one_of(kind: type[StrEnum]) -> Any:
+    return Annotated[str, AfterValidator(lambda value: str(kind(value)))]
+
+
+_Text = Annotated[str, _require(is_sendable, "The text has characters that cannot be stored")]
+_Name = Annotated[_Text, Field(max_length=512)]
+_Count = Annotated[int, Field(ge=0, le=ENDLESS)]
+_Seq = Annotated[int, Field(ge=1, le=ENDLESS)]
+_Time = Annotated[str, _require(_is_time, "This is no time of ISO 8601, in UTC")]
+_Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_OF_TYPE: Mapping[str, Any] = {
+    "text": _Text,
+    "bigint": _Count,
+    "integer": Annotated[int, Field(ge=0, lt=2**31)],
+    "boolean": bool,
+    "timestamptz": _Time,
+    "uuid": Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")],
+    "text[]": list[_Text],
+    "bigint[]": list[_Seq],
+}
+_OF_COLUMN: Mapping[str, Any] = {
+    **dict.fromkeys(("agent_id", "blob_id", "media_type", "message_id", "model"), _Name),
+    **dict.fromkeys(("policy_strategy", "tool_name"), _Name),
+    **dict.fromkeys(("metadata", "policy"), _json(dict[str, Any])),
+    **dict.fromkeys(("sections", "tools"), _json(list[Any])),
+    **dict.fromkeys(("seq", "since"), _Seq),
+    "call_ids": _json(list[_Text]),
+    "counter": _one_of(CounterName),
+    "format": _one_of(FormatName),
+    "is_collected": bool,
+    "kind": _one_of(SettingsList),
+    "made": _json(View, _made),
+    "output": _json(StoredOutput, stored_output_from),
+    "parts": _json(ActiveWindow, lambda text: window_from(1, text)),
+    "trigger": _one_of(Trigger),
+    "role": _one_of(Role),
+    "sha256": _Hash,
+    "view": _json(View, _view),
+    "window_seconds": Annotated[int, Field(ge=-1, le=ENDLESS)],
+}
+"""The fields of which not every value of the column's type is allowed."""
+_TABLES = {**RECORD_TABLES, RecordKind.SETTINGS: "conversations", RecordKind.STATE: "heads"}
+_STRICT = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+_FACTS = TypeAdapter(CompactionFacts)
+
+
+def _record(kind: RecordKind) -> type[BaseModel]:
+    """Return the model of a record's fields: its columns, with the facts of a receipt beside."""
+    columns, nullable = TABLES[_TABLES[kind]].columns, TABLES[_TABLES[kind]].nullable
+    fields: dict[str, Any] = {}
+    for name in FIELDS[kind]:
+        if kind is not RecordKind.COMPACTION or name not in FACTS:
+            type = _OF_COLUMN[name] if name in _OF_COLUMN else _OF_TYPE[columns[name]]
+            fields[name] = type | None if name in nullable else type
+    if kind is RecordKind.VERSION:
+        fields["body"] = _json(list[Any])
+    return create_model(kind, __config__=_STRICT, **fields)
+
+
+class _First(BaseModel):
+    model_config = _STRICT
+    format: _Name
+    version: int
+    conversation_id: _Name
+    created_at: _Time
+    exported_at: _Time
+
+
+class _BlobPiece(BaseModel):
+    model_config = _STRICT
+    data: str
+
+
+class _End(BaseModel):
+    model_config = _STRICT
+    messages: _Count
+    blobs: _Count
+    lines: _Count
+    sha256: _Hash
+
+
+_LINES: Mapping[str, type[BaseModel]] = {
+    **{kind: _record(kind) for kind in RecordKind},
+    **{"export": _First, "blob_piece": _BlobPiece, "end": _End},
+}
+"""The fields of every type of line; none may be missing, and others are not read."""
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of an export, with its number from 1."""
+
+    number: int
+    type: str
+    fields: dict[str, Any]
+
+    def error(self, detail: str, field: str = "") -> ValidationError:
+        """Return the error for this line, or for one of its fields; nothing is imported."""
+        pointer = f"/{self.number}/{field}" if field else f"/{self.number}"
+        text = f"{field}: {detail}" if field else detail
+        return ValidationError(
+            f"Line {self.number}: {text}. Nothing was imported",
+            {"line": self.number},
+            (Problem(pointer, detail),),
+        )
+
+    def too_large(self, what: str, limit: int) -> PayloadTooLarge:
+        """Return the error for a line with too many bytes."""
+        detail = f"Line {self.number}: {what} at most {limit:,} bytes. Nothing was imported"
+        return PayloadTooLarge(detail, {"line": self.number, "limit": limit})
+
+    def checked(self) -> dict[str, Any]:
+        """Return the known fields; raises ValidationError."""
+        if (model := _LINES.get(self.type)) is None:
+            raise self.error(f"The type {self.type[:40]!r} is unknown", "type")
+        try:
+            fields = model.model_validate(self.fields).model_dump()
+            if self.type == RecordKind.COMPACTION:
+                given = {name: self.fields[name] for name in FACTS if name in self.fields}
+                fields["receipt"] = _receipt(given)
+        except Invalid as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = str(first["loc"][0]) if first["loc"] else ""
+            raise self.error(first["msg"], field) from error
+        except ValueError as error:
+            raise self.error("has a value that is not allowed", "strategy") from error
+        return fields
+
+
+def _receipt(given: Mapping[str, Any]) -> str:
+    """Return the column of a receipt's facts; those that earlier versions lack have defaults."""
+    facts = asdict(_FACTS.validate_json(json_text.dump_stored(given), strict=True))
+    if not _fits(facts) or not given.keys() >= {"strategy", "strategies_run"}:
+        raise ValueError("a fact that cannot be stored")
+    StrategyName(facts["strategy"])
+    return json_text.dumps(facts)
+
+
+def read_lines(file: IO[bytes], max_bytes: int) -> Iterator[Line]:
+    """Yield the lines of an export, and check that it is whole; memory holds one record.
+
+    Raises ValidationError or PayloadTooLarge with the number of the line.
+    """
+    sha256, parts, line = hashlib.sha256(), BytesIO(), Line(0, "", {})
+    while raw := file.readline(max_bytes + 1):
+        number, previous = line.number + 1, line.type
+        line = Line(number, "", {})
+        if len(raw) > max_bytes or parts.tell() + len(raw) > max_bytes:
+            raise line.too_large("a line and its record have", max_bytes)
+        if previous == "end":
+            raise line.error("There is a line after the end of the export")
+        if not raw.endswith(b"\n"):
+            raise line.error("The export is cut off: it has no complete last line")
+        line = _parsed(line, raw)
+        if line.type == "end":
+            if line.fields.get("lines") != number:
+                raise line.error(f"The export had {line.fields.get('lines')} lines", "lines")
+            if line.fields.get("sha256") != sha256.hexdigest():
+                raise line.error("The lines before differ from those exported", "sha256")
+        elif number > 1:
+            sha256.update(raw)
+        if line.type == "part":
+            match line.fields:
+                case {"text": str(text), "is_last": bool(is_last), **rest} if not rest:
+                    parts.write(text.encode("utf-8", "surrogatepass"))
+                case _:
+                    raise line.error("A part has a text, and is_last")
+            if not is_last:
+                continue
+            line, parts = _parsed(line, parts.getvalue()), BytesIO()
+            if line.type in ("part", "end", "export"):
+                raise line.error("A part holds no record")
+        elif parts.tell():
+            raise line.error("A part of the record before it is missing")
+        yield line
+    if line.type != "end":
+        raise Line(line.number + 1, "", {}).error("The export is cut off: it has no last line")
+
+
+def _parsed(line: Line, raw: bytes) -> Line:
+    try:
+        record = json_text.loads_within(raw, StructureLimits())
+    except ValueError as error:
+        raise line.error(f"The line is not JSON: {error}") from error
+    if not isinstance(record, dict) or not isinstance(kind := record.pop("type", None), str):
+        raise line.error("A line is a JSON object with a type")
+    return Line(line.number, kind, record)
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+class ImportChecker:
+    """Checks the lines of one export in their order; memory does not grow with their number."""
+
+    def __init__(self, counter: Callable[[str], CountText]) -> None:
+        self._counter = counter
+        self._item_tokens: dict[int, int] = {}
+        self._last: tuple[int, tuple[Any, ...]] | None = None
+        self._calls = NO_CALLS
+        self._missing_bytes = 0
+        self.settings: Mapping[str, Any] = {}
+        self.state: Mapping[str, Any] = {}
+        self.head_seq = 0
+        self.blobs = 0
+        self._turns = 0
+        self._tokens = 0
+
+    def check(self, line: Line) -> Line:
+        """Return a line with its fields as they are stored; raises ValidationError."""
+        fields = line.checked()
+        if self._missing_bytes and line.type != "blob_piece":
+            raise line.error(f"The blob before it lacks {self._missing_bytes:,} bytes")
+        if (line.number == 1) != (line.type == "export"):
+            raise line.error("The first line, and no other, names the export of a conversation")
+        if line.type == "export":
+            if fields["format"] != FORMAT:
+                raise line.error("This is not the export of a conversation", "format")
+            if fields["version"] != VERSION:
+                raise line.error(f"Only version {VERSION} of the format can be imported", "version")
+        elif line.type == "end":
+            self._check_end(line, fields)
+        elif line.type == "blob_piece":
+            fields["data"] = self._blob_piece(line, fields["data"])
+        else:
+            self._check_record(line, RecordKind(line.type), fields)
+        return replace(line, fields=fields)
+
+    def _check_record(self, line: Line, kind: RecordKind, fields: dict[str, Any]) -> None:
+        place = _ORDER[kind], tuple(fields[name] for name in KEYS.get(kind, ()))
+        if self._last is not None and place <= self._last:
+            raise line.error(f"This {kind} stands twice, or not in order")
+        self._last = place
+        if kind is not RecordKind.SETTINGS:
+            self._require_beginning(line, needs_state=kind is not RecordKind.STATE)
+        match kind:
+            case RecordKind.SETTINGS:
+                self.settings = fields
+            case RecordKind.STATE:
+                self._check_state(line, fields)
+            case RecordKind.BLOB:
+                self.blobs += 1
+                self._missing_bytes = 0 if fields["is_collected"] else fields["byte_size"]
+            case RecordKind.MESSAGE:
+                self._check_message(line, fields)
+            case RecordKind.BLOB_USE | RecordKind.PIN | RecordKind.REDACTION:
+                if fields["seq"] > self.head_seq:
+                    raise line.error("There is no message with this seq", "seq")
+            case RecordKind.COMPACTION:
+                self._check_compaction(line, fields)
+
+    def _blob_piece(self, line: Line, data: str) -> bytes:
+        try:
+            piece = b64decode(data, validate=True)
+        except ValueError as error:
+            raise line.error("is not base64", "data") from error
+        if not 0 < len(piece) <= self._missing_bytes:
+            raise line.error("The blob before it has no such bytes", "data")
+        self._missing_bytes -= len(piece)
+        return piece
+
+    def _require_beginning(self, line: Line, *, needs_state: bool = True) -> None:
+        if not self.settings or (needs_state and not self.state):
+            raise line.error("The line with the settings or with the state is missing")
+
+    def _check_state(self, line: Line, fields: dict[str, Any]) -> None:
+        end = fields["head_seq"] + 1
+        window = window_from(fields["since"], fields["parts"])
+        spans = (*window.gaps, *(item.span for item in window.restored))
+        if window.since > end or any(span.end > end for span in spans):
+            raise line.error("is beyond the log", "since")
+        if fields["cleared_seq"] >= end or any(seq >= end for seq in fields["kept"]):
+            raise line.error("is beyond the log", "kept")
+        self.state = fields
+
+    def _check_message(self, line: Line, fields: dict[str, Any]) -> None:
+        """Check a message with those before it, and add its turn and its token sum."""
+        if fields["seq"] != self.head_seq + 1:
+            raise line.error(f"Expected the message with seq {self.head_seq + 1}", "seq")
+        raw, message = _message(line, fields)
+        self.head_seq += 1
+        self._turns += message.role is Role.USER and not fields["joins"]
+        format, count = FormatName(fields["format"]), self._counter(self.settings["counter"])
+        draft = derive(raw, message, format, count)
+        if draft.compaction is not None:
+            item = provider_item(draft.compaction, self.head_seq, format, "", count)
+            self._item_tokens[self.head_seq] = item.tokens
+        draft = self._with_calls(line, fields, draft)
+        self._tokens += draft.tokens
+        fields |= {
+            **draft.columns,
+            "turn": self._turns,
+            "total_tokens": self._tokens,
+            "output": _output(fields["output"], message, draft.tokens),
+        }
+
+    def _with_calls(self, line: Line, fields: Mapping[str, Any], draft: Draft) -> Draft:
+        """Check the place of a message among calls, and return it with the ids of the log."""
+        before, calls = self.head_seq - 1, self._calls
+        if not fields["joins"]:
+            calls = calls.ended(before)  # as by a clear, or in a fork
+        try:
+            shape = batch_shape([draft], calls, before)
+        except UnpairedToolResult as error:
+            raise line.error(error.detail, "call_ids") from error
+        assert shape is not None, "the calls are known"
+        if shape.drafts[0].joins != fields["joins"]:
+            raise line.error("must say whether it belongs to the call group before it", "joins")
+        self._calls = shape.after(calls, before)
+        return shape.drafts[0]
+
+    def _check_compaction(self, line: Line, fields: dict[str, Any]) -> None:
+        """Check the range of a receipt, and count what its view has."""
+        if not fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
+            raise line.error("is beyond the log", "span_end")
+        count = self._counter(self.settings["counter"])
+        view = json_text.loads(fields["view"]) if fields["view"] else {}
+        made = json_text.loads(fields["made"])
+        for summary in (*view.get("summaries", ()), *made):
+            summary["tokens"] = summary_message_tokens(summary["text"], count)
+        if (item := view.get("provider_item")) is not None:
+            if item["seq"] not in self._item_tokens:
+                raise line.error("There is no compaction item in the message that it names", "view")
+            item["tokens"] = self._item_tokens[item["seq"]]
+        fields["view"] = json_text.dumps(view) if view else ""
+        fields["made"] = json_text.dumps(made)
+
+    def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
+        self._require_beginning(line)
+        counts = (fields["messages"], fields["blobs"], self.state["head_seq"])
+        if counts != (self.head_seq, self.blobs, self.head_seq):
+            raise line.error(
+                f"There are {self.head_seq} messages and {self.blobs} blobs", "messages"
+            )
+        if not {*self.state["open_calls"]} <= self._calls.open.keys():
+            raise line.error("The open calls of the state are not those of the log")
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The head of the log, with the calls that wait."""
+        calls = self._calls
+        opened = {id: seq for id, seq in calls.open.items() if id in self.state["open_calls"]}
+        return {
+            **self.state,
+            "counter": self.settings["counter"],
+            "open_calls": list(opened),
+            "open_seqs": list(opened.values()),
+            "group_seq": calls.group_seq,
+            "provider_calls": list(calls.provider),
+            "is_answering": calls.is_answering,
+        }
+
+
+def _message(line: Line, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Message]:
+    """Return a message as it is stored and as a build reads it."""
+    provider = PROVIDERS[FormatName(fields["format"])]
+    try:
+        raw = _loads(fields["body"])
+        messages = provider.parse(raw, "")
+    except ValidationError as error:
+        raise line.error(error.detail, "body") from error
+    except ValueError as error:
+        raise line.error(f"is not a message: {error}", "body") from error
+    if len(messages) != 1 or messages[0].role != fields["role"]:
+        raise line.error(f"is not one {fields['role']} message", "body")
+    (message,) = messages
+    require_short_text(message, f"/{line.number}/body")
+    call_ids = json_text.loads(fields["call_ids"] or "[]")
+    if provider.derives_ids and message.role is Role.TOOL and len(call_ids) == 1:
+        message = replace(message, tool_call_id=call_ids[0])  # stored by its position
+    return raw, message
+
+
+def _output(given: str | None, message: Message, tokens: int) -> str | None:
+    """Return the stored output of a result; one that its row holds as a whole is measured."""
+    stored = stored_output_from(given) if given is not None else None
+    if message.role is Role.TOOL and (stored is None or stored.ref is None):
+        return inline_output(message).as_json() if tokens > MAX_PLACEHOLDER_TOKENS else None
+    return stored.as_json() if stored is not None else None
