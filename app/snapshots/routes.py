@@ -39,6 +39,8 @@ from app.http.errors import problems_of, validated
 from app.http.fields import UUID, AgentId, ConversationId
 from app.http.routing import WireRoute, large, paged
 from app.snapshots.exports import MEDIA_TYPE
+from app.snapshots.repository import Snapshot
+from app.snapshots.restores import RestoredSnapshot
 from app.snapshots.schemas import (
     ForkRequest,
     SnapshotFile,
@@ -47,8 +49,6 @@ from app.snapshots.schemas import (
     SnapshotRestore,
     SnapshotSave,
 )
-from app.snapshots.service import Restored
-from app.snapshots.snapshot import Snapshot
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
@@ -214,7 +214,7 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Deleted:
 @large
 async def restore_snapshot(
     request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
-) -> Restored:
+) -> RestoredSnapshot:
     """Restore the messages into their own active windows, or copy them to another conversation.
 
     Messages that are active are skipped, so that a second restore changes nothing. Copies have new
