@@ -23,7 +23,7 @@ from pydantic.json_schema import models_json_schema
 
 from app.common.answers import ANSWERS
 from app.common.errors import Forbidden, RateLimited, Unauthenticated
-from app.conversations.events.routes import StreamedEvent
+from app.conversations.event_routes import StreamedEvent
 from app.conversations.listing import METADATA_FILTER
 from app.http.bodies import EncodedBody, UnknownParameter
 from app.http.errors import ProblemAnswer, problems_of

@@ -11,7 +11,7 @@ from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage_repository import UsageRepository
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
-from app.conversations.events.events import EventRepository
+from app.conversations.events import EventRepository
 from app.conversations.listing import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository

@@ -15,7 +15,7 @@ from app.conversations.compaction_receipt import (
     Failure,
 )
 from app.conversations.conversation import Conversation
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.row import StoredMessage
 from app.conversations.settings_resolver import SettingsResolver

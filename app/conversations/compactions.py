@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from app.common import json_text
 from app.conversations.compaction_receipt import Compaction, CompactResult, ViewState, result_of
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.repositories import Repositories
 
 

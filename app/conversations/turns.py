@@ -171,15 +171,22 @@ def newest_user_message(history: Sequence[Entry]) -> Entry | None:
     return next(filter(starts_turn, reversed(history)), None)
 
 
-def never_hidden(history: Sequence[Entry]) -> frozenset[int]:
-    """Return the seqs that every view shows: pinned groups and the newest user message."""
-    newest = newest_user_message(history)
-    return pinned_seqs(history) | ({newest.seq} if newest is not None else frozenset())
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """What no reduction touches: the seqs that are never hidden, and those never cleared."""
+
+    unhidden: frozenset[int]
+    uncleared: frozenset[int]
 
 
-def never_cleared(history: Sequence[Entry]) -> frozenset[int]:
-    """Return the seqs that are never cleared: pinned groups and excluded results."""
-    return pinned_seqs(history) | {entry.seq for entry in history if entry.excluded}
+def protected(history: Sequence[Entry]) -> Protected:
+    """Return what may never be touched: pinned groups are neither hidden nor cleared.
+
+    The newest user message is never hidden, the results of excluded tools are never cleared.
+    """
+    newest, pinned = newest_user_message(history), pinned_seqs(history)
+    excluded = {item.seq for item in history if item.excluded}
+    return Protected(pinned | {newest.seq} if newest else pinned, pinned | excluded)
 
 
 def find_safe_boundary(history: Sequence[InLog], target: int) -> int:

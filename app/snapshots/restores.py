@@ -26,7 +26,7 @@ from app.common.answers import answer
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import BATCH_BYTES, UNBOUNDED, Bound
 from app.conversations.conversation import Conversation
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.conversations.lookup import find_key, get_conversation, lock_conversation
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService

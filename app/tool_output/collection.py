@@ -16,7 +16,7 @@ from app.blobs.chunks import BlobStore
 from app.common import json_text
 from app.common.errors import Conflict, Gone, NotFound
 from app.conversations.conversation import Conversation
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver

@@ -95,9 +95,8 @@ export function BeforeAfter({ before, after }: { before: number; after: number }
   );
 }
 
-/** The words and phrases that a search requires. */
-const wordsOf = (query: string): string[] =>
-  [...query.matchAll(/(?<![-\w])"([^"]+)"|(?<!\S)([^\s"-][^\s"]*)/g)].map((found) => found[1] ?? found[2] ?? "").filter(Boolean);
+/** The words that a search requires. */
+const wordsOf = (query: string): string[] => query.match(/[^\s"]+/g) ?? [];
 
 /** Whether a text has all words of a search, in any case. */
 export const hasWords = (text: string, query: string): boolean =>

@@ -25,19 +25,6 @@ from app.conversations.visibility import Visibility
 from app.formats.message import FormatName, Role
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
-from app.http.dependencies import (
-    ConversationPath,
-    Cursor,
-    IdempotencyKey,
-    Limit,
-    by_caller,
-    caller_of,
-    page_bound,
-    path_of,
-    public_id_of,
-    services,
-    tenant_of,
-)
 from app.http.errors import problems_of
 from app.http.fields import (
     MAX_SEQ,
@@ -48,7 +35,22 @@ from app.http.fields import (
     ResponseSchema,
     examples,
 )
-from app.http.routing import WireRoute, direct, paged
+from app.http.routing import (
+    ConversationPath,
+    Cursor,
+    IdempotencyKey,
+    Limit,
+    WireRoute,
+    by_caller,
+    caller_of,
+    direct,
+    page_bound,
+    paged,
+    path_of,
+    public_id_of,
+    services,
+    tenant_of,
+)
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
 _log = logging.getLogger("app.audit")
@@ -72,12 +74,11 @@ Words = Annotated[
     str | None,
     Query(
         max_length=MAX_QUERY_CHARS,
-        description="Only messages with these words, including compacted messages. All words"
-        ' are required, `"words in quotes"` are a phrase, `-word` and `-"words"` are excluded.'
+        description="Only messages with all of these words, including compacted messages."
         " Case and accents are ignored. A word of three letters or more also matches longer"
         " words that begin with it, and `words` matches `app/words.py` and `readWords`. The"
         " search reads texts, tool names, arguments and results as the log stores them.",
-        examples=['trip "Bergen in May" -hotel'],
+        examples=["trip Bergen"],
     ),
 ]
 
@@ -237,7 +238,7 @@ async def list_messages(
     app_services = services(request)
     read = app_services.transcripts.page
     if q is not None:
-        read = partial(app_services.search.page, query_text=q)
+        read = partial(app_services.search.page, query=q)
     conversation, page = await read(
         tenant_of(request),
         conversation_id,

@@ -19,7 +19,7 @@ from app.common.errors import NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation
-from app.conversations.events.events import EventType
+from app.conversations.events import EventType
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.repository import UNPIN
 from app.conversations.messages.row import StoredMessage

@@ -22,8 +22,7 @@ from app.common import json_text
 from app.conversations.messages.repository import STORED_COLUMNS, named_calls
 from app.conversations.messages.row import StoredMessage, parse_stored
 from app.conversations.rows import stored_message_from
-from app.conversations.search.ranking import text_of
-from app.conversations.search.words import MAX_LEXEMES, lexemes
+from app.conversations.search.words import MAX_LEXEMES, lexemes, text_of
 from app.database.connections import Session, Statement
 from app.formats.message import FormatName
 from app.repositories import Database
@@ -113,14 +112,16 @@ class SearchedMessage:
     said_at: datetime
     tool_name: str | None
 
+    @property
     def text(self) -> str:
-        """Return its texts that a search reads, below each other."""
-        return "\n".join(texts_of(self.message, self.tool_name))
+        """Its texts that a search reads, below each other."""
+        return searched_text(self.message, self.tool_name)
 
 
-def texts_of(message: StoredMessage, tool_name: str | None = None) -> tuple[str, ...]:
-    """Return the texts of a stored message that a search reads."""
-    return text_of(parse_stored(message.body.encode(), FormatName(message.format)), tool_name)
+def searched_text(message: StoredMessage, tool_name: str | None = None) -> str:
+    """Return the text of a stored message that a search reads."""
+    parsed = parse_stored(message.body.encode(), FormatName(message.format))
+    return "\n".join(text_of(parsed, tool_name))
 
 
 async def searched(
@@ -194,7 +195,7 @@ def _words_of(messages: Sequence[SearchedMessage]) -> tuple[list[int], str]:
     sizes: list[int] = []
     places: dict[str, list[str]] = {}
     for number, item in enumerate(messages, start=1):
-        found = lexemes(item.text())
+        found = lexemes(item.text)
         if sizes and sum(sizes) + len(found) > MAX_LEXEMES:
             break
         sizes.append(len(found))

@@ -2,18 +2,16 @@
 
 1. A search reads the rows of its conversations by their keys. There is no index of all words: to
    compare a row costs microseconds, and PostgreSQL returns the text of those that match.
-2. For phrases, candidates are found by their words and then checked by their text.
-3. Of several conversations the newest is searched first, and each from its newest message. A page
-   ends early after MAX_CONVERSATIONS, or MAX_CANDIDATES whose text was read.
-4. `recall` ranks the messages of MAX_BLOCKS blocks; where more have its words, of those that have
+2. Of several conversations the newest is searched first, and each from its newest message. A page
+   ends early after MAX_CONVERSATIONS.
+3. `recall` ranks the messages of MAX_BLOCKS blocks; where more have its words, of those that have
    them most.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -25,9 +23,18 @@ from app.conversations.listing import ConversationFilter
 from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages
 from app.conversations.messages.row import StoredMessage
 from app.conversations.rows import stored_message_from
-from app.conversations.search.index import BY_SEQS, SearchedMessage, index, searched, texts_of
-from app.conversations.search.ranking import EXCERPT_CHARS, excerpt, ranked, scores_of, weights_of
-from app.conversations.search.words import Query, operand, places_of, query_from, question_terms
+from app.conversations.search.index import BY_SEQS, SearchedMessage, index, searched, searched_text
+from app.conversations.search.words import (
+    EXCERPT_CHARS,
+    excerpt,
+    operand,
+    places_of,
+    query_terms,
+    question_terms,
+    ranked,
+    scores_of,
+    weights_of,
+)
 from app.conversations.settings_resolver import SettingsResolver
 from app.database.connections import Statement
 from app.database.sql import limits, page_of
@@ -36,15 +43,13 @@ from app.repositories import Database
 MAX_HITS: Final = 100
 """Messages on a page of a search in several conversations."""
 MAX_CONVERSATIONS: Final = 1_000
-MAX_CANDIDATES: Final = 2_000
 MAX_RECALLED: Final = 10
 """Messages on a page of `recall`."""
 MAX_BLOCKS: Final = 256
 NOTHING_RECALLED = "[No message matches.]"
-_CONVERSATIONS_READ, _BLOCKS_READ, _MESSAGES_READ = 250, 32, 200  # by one statement
+_CONVERSATIONS_READ, _BLOCKS_READ = 250, 32  # by one statement
 _MAX_RANKED_BYTES, _MAX_BESIDE_BYTES = 4_096, 65_536  # of bodies that are read for `recall`
 _MAX_NAME = 64  # characters of a tool's name
-_READ_BOUND = Bound(PAGE_BYTES)
 _ANY = 2**53 - 1
 
 # Of the first conversation only what is between the seqs. With a `step` of 0 the best match comes
@@ -119,7 +124,7 @@ class SearchService:
         self,
         tenant_id: str,
         conversation_id: str,
-        query_text: str,
+        query: str,
         *,
         after_seq: int,
         before_seq: int,
@@ -127,99 +132,82 @@ class SearchService:
         limit: int,
         bound: Bound = UNBOUNDED,
     ) -> tuple[Conversation, Page[StoredMessage]]:
-        """Return messages between two seqs, both exclusive, that match a query.
+        """Return messages between two seqs, both exclusive, with all words of a query.
 
         Raises NotFound, or ValidationError at `/query/q` for an invalid query.
         """
-        query = query_from(query_text)
+        terms = query_terms(query)
         conversation = await self._indexed(tenant_id, conversation_id)
         seqs, step = (after_seq, before_seq), 1 if order == "asc" else -1
-        page: list[StoredMessage] = []
-        size = 0
-        async with aclosing(
-            self._candidates(query, [conversation_id], seqs, step, limit + 1, bound)
-        ) as found:
-            async for _, message, matches in found:
-                if not matches:
-                    continue
-                size += message.byte_size
-                if page and (len(page) == limit or size > bound.max_bytes):
-                    return conversation, Page(page, has_more=True)
-                page.append(message)
-        return conversation, Page(page)
+        places = await self._places(terms, [conversation_id], seqs, step, limit + 1)
+        found = await self._messages(places, limit, bound)
+        return conversation, Page((message for _, message in found), has_more=found.has_more)
 
     async def page_of_all(
         self,
         tenant_id: str,
-        query_text: str,
+        query: str,
         agent_id: str | None,
         after: SearchPlace | None,
         limit: int,
     ) -> tuple[list[Hit], SearchPlace | None]:
-        """Return messages of all conversations that match a query, and where the page ends.
+        """Return messages of all conversations with all words, and where the page ends.
 
         It may have fewer than `limit`; the end of the last page is None. Raises ValidationError at
         `/query/q` for an invalid query.
         """
-        query, found = query_from(query_text), list[tuple[str, StoredMessage]]()
-        before, last_id, before_seq, candidates = None, "", _ANY, 0
+        terms, places = query_terms(query), list[tuple[str, int]]()
+        created: dict[str, datetime] = {}
+        before, last_id, before_seq = None, "", _ANY
         if after is not None:
             at, last_id, before_seq = after
             # The next id: so the list begins with the conversation itself, if it is still there.
             before = at, str(UUID(int=UUID(last_id).int + (before_seq > 1)))
         for _ in range(0, MAX_CONVERSATIONS, _CONVERSATIONS_READ):
             async with self._database.session() as session:
-                places, list_end = await session.conversation_list.places(
+                listed, list_end = await session.conversation_list.places(
                     tenant_id, ConversationFilter(agent_id=agent_id), before, _CONVERSATIONS_READ
                 )
-            created = {conversation_id: at for at, conversation_id in places}
-            seqs = (0, before_seq if last_id in [*created][:1] else _ANY)
-            candidates_read = self._candidates(query, [*created], seqs, -1, limit, _READ_BOUND)
-            async with aclosing(candidates_read) as read:
-                async for conversation_id, message, matches in read:
-                    candidates += 1
-                    if matches:
-                        found.append((conversation_id, message))
-                    if len(found) == limit or candidates == MAX_CANDIDATES:
-                        end = (created[conversation_id], conversation_id, message.seq)
-                        return await asyncio.to_thread(_hits, query, found), end
-            before = places[-1] if places else list_end
-            if before is None:
+            ids = [conversation_id for _, conversation_id in listed]
+            created |= {conversation_id: at for at, conversation_id in listed}
+            seqs = (0, before_seq if last_id in ids[:1] else _ANY)
+            places += await self._places(terms, ids, seqs, -1, limit - len(places))
+            before = listed[-1] if listed else list_end
+            if before is None or len(places) == limit:
                 break
-        rest = None if before is None else (*before, 0)
-        return await asyncio.to_thread(_hits, query, found), rest
+        page = await self._messages(places, limit, Bound(PAGE_BYTES))
+        if page.has_more:
+            places = [(key, message.seq) for key, message in page]
+        end = None if before is None else (*before, 0)
+        if page.has_more or len(places) == limit:
+            key, seq = places[-1]
+            end = created[key], key, seq
+        return await asyncio.to_thread(_hits, terms, page), end
 
-    async def _candidates(
+    async def _places(
         self,
-        query: Query,
+        terms: Sequence[str],
         conversation_ids: Sequence[str],
         seqs: tuple[int, int],
         step: int,
         limit: int,
-        bound: Bound,
-    ) -> AsyncGenerator[tuple[str, StoredMessage, bool]]:
-        """Yield messages with the words of a query in order, and whether they have its phrases.
+    ) -> list[tuple[str, int]]:
+        """Return where the first messages with all terms are.
 
         The seqs, both exclusive, are those of the first conversation.
         """
-        limit = _MESSAGES_READ if query.needs_text else limit
+        condition, found = " <0> ".join(map(operand, terms)), list[tuple[str, int]]()
         while conversation_ids:
-            blocks = await self._blocks(conversation_ids, query.condition, seqs, step, _BLOCKS_READ)
+            blocks = await self._blocks(conversation_ids, condition, seqs, step, _BLOCKS_READ)
             first_id = conversation_ids[0]
-            places = await asyncio.to_thread(_places, query, blocks, first_id, seqs, step)
-            while places:
-                page = await self._messages(places[:limit], bound)
-                for candidate in await asyncio.to_thread(_checked, query, page):
-                    yield candidate
-                # Those of a conversation that was deleted meanwhile are not read.
-                read = places.index((page[-1][0], page[-1][1].seq)) + 1 if page else limit
-                places = places[read:]
-            if len(blocks) < _BLOCKS_READ:
-                return
+            found += await asyncio.to_thread(_places_in, blocks, terms, first_id, seqs, step)
+            if len(found) >= limit or len(blocks) < _BLOCKS_READ:
+                break
             key, first_seq, sizes, _ = blocks[-1]
             conversation_ids = conversation_ids[conversation_ids.index(key) :]
             last_seq = first_seq + len(sizes) - 1
             seqs = (last_seq, seqs[1]) if step > 0 else (seqs[0], first_seq)
+        return found[:limit]
 
     async def _blocks(
         self,
@@ -244,16 +232,15 @@ class SearchService:
         return [(str(row["conversation_id"]), *row[1:]) for row in rows]
 
     async def _messages(
-        self, places: Sequence[tuple[str, int]], bound: Bound
+        self, places: Sequence[tuple[str, int]], limit: int, bound: Bound
     ) -> Page[tuple[str, StoredMessage]]:
         """Return the first of the messages at these places, as many as the bound allows."""
-        conversation_ids, seqs = (list(values) for values in zip(*places, strict=True))
+        if not places:
+            return Page()
+        ids, seqs = (list(values) for values in zip(*places, strict=True))
         async with self._database.session() as opened:
             rows = await opened.session.all(
-                MESSAGES,
-                conversation_ids=conversation_ids,
-                seqs=seqs,
-                **limits(len(places), bound),
+                MESSAGES, conversation_ids=ids, seqs=seqs, **limits(limit, bound)
             )
         return page_of(rows, lambda row: (str(row["conversation_id"]), stored_message_from(row)))
 
@@ -270,7 +257,9 @@ class SearchService:
         blocks = await self._blocks([conversation_id], condition, seqs, 0, MAX_BLOCKS)
         weights, scores = await asyncio.to_thread(_scores, terms, blocks, head_seq)
         known = await self._by_seqs(conversation_id, scores, _MAX_RANKED_BYTES)
-        order = await asyncio.to_thread(_ranked, question, scores, known)
+        order = await asyncio.to_thread(
+            lambda: ranked(question, scores, {seq: item.text for seq, item in known.items()})
+        )
         page = order[offset : offset + MAX_RECALLED]
         around = {seq + step for seq in page for step in (-1, 0, 1)}.difference(known)
         known |= await self._by_seqs(conversation_id, around, _MAX_BESIDE_BYTES, page)
@@ -294,33 +283,21 @@ class SearchService:
             return await searched(opened.session, BY_SEQS, conversation_id, **given)
 
 
-def _places(
-    query: Query, blocks: Iterable[Block], first_id: str, seqs: tuple[int, int], step: int
+def _places_in(
+    blocks: Iterable[Block], terms: Sequence[str], first_id: str, seqs: tuple[int, int], step: int
 ) -> list[tuple[str, int]]:
-    """Return where the messages with the words of a query are, in the order of a search."""
+    """Return where the messages with all terms are, in the order of a search."""
     return [
         (key, seq)
         for key, first_seq, _, words in blocks
-        for place in sorted(query.places(words), reverse=step < 0)
+        for place in sorted(set.intersection(*places_of(terms, words).values()), reverse=step < 0)
         if seqs[0] < (seq := first_seq + place - 1) < seqs[1] or key != first_id
     ]
 
 
-def _checked(
-    query: Query, page: Iterable[tuple[str, StoredMessage]]
-) -> list[tuple[str, StoredMessage, bool]]:
-    """Return messages, and whether they have the phrases of a query (rule 3)."""
-    return [
-        (key, message, not query.needs_text or query.matches(texts_of(message)))
-        for key, message in page
-    ]
-
-
-def _hits(query: Query, found: Iterable[tuple[str, StoredMessage]]) -> list[Hit]:
-    weights = dict.fromkeys(query.terms, 1.0)
-    return [
-        (key, message, excerpt("\n".join(texts_of(message)), weights)) for key, message in found
-    ]
+def _hits(terms: Sequence[str], found: Iterable[tuple[str, StoredMessage]]) -> list[Hit]:
+    weights = dict.fromkeys(terms, 1.0)
+    return [(key, message, excerpt(searched_text(message), weights)) for key, message in found]
 
 
 def _scores(
@@ -337,12 +314,6 @@ def _scores(
     return weights, scores_of(postings, weights, sizes, head_seq)
 
 
-def _ranked(
-    question: str, scores: Mapping[int, float], known: Mapping[int, SearchedMessage]
-) -> list[int]:
-    return ranked(question, scores, {seq: item.text() for seq, item in known.items()})
-
-
 def _recalled_lines(
     page: Sequence[int], known: Mapping[int, SearchedMessage], weights: Mapping[str, float]
 ) -> Iterator[str]:
@@ -353,12 +324,12 @@ def _recalled_lines(
         more = ""
         if output is not None and output.is_cut and ref is not None:
             more = f' [{ref.byte_size:,} bytes; ref_id="{ref.id}"]'
-        shown = excerpt(item.text(), weights)
+        shown = excerpt(item.text, weights)
         yield f"#{seq} {_who(item)} {item.said_at:%Y-%m-%d %H:%M}: {shown}{more}"
         for place, beside in (("before", seq - 1), ("after", seq + 1)):
             if beside in known and beside not in page:
                 other = known[beside]
-                if shown := excerpt(other.text(), weights, EXCERPT_CHARS // 2):
+                if shown := excerpt(other.text, weights, EXCERPT_CHARS // 2):
                     yield f"  {place}, {_who(other)}: {shown}"
 
 

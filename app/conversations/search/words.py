@@ -1,4 +1,4 @@
-"""Words: what a search can find in a text, and what a query or a question looks for.
+"""What a search finds and shows: the words of texts, terms to look for, ranking and excerpts.
 
 1. A word is a run of letters, digits and their marks in normal form: compatibility forms and case
    are unified, accents are removed. Joined words, such as `app/words.py`, are found by their parts,
@@ -10,20 +10,34 @@
    such a script needs all its pairs; a single character finds every pair that begins with it.
 5. A message has at most MAX_LEXEMES different lexemes, each of at most MAX_LEXEME_BYTES bytes.
    Longer words are compared by their beginnings.
+6. A search reads texts, names and arguments of tool calls, and results as the log stores them. It
+   does not read reasoning, which payloads never repeat once its prefix is gone, nor the calls and
+   results of `recall`, which only repeat other messages. JSON is read with its escapes decoded.
+7. `recall`: a message has the words of the messages around it as well, each with a share that falls
+   with the distance: an answer seldom repeats the words of its question. Of a word that several of
+   them have, the highest share counts. A word weighs the more, the fewer messages have it, and the
+   less, the longer the message is.
+8. The text of the best messages decides the rest: one that asks, or that has no time where the
+   question asks for one, ranks lower.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import chain, islice, pairwise
+from heapq import nlargest
+from itertools import islice, pairwise
+from math import log
 from typing import Final
 
+from app.blobs.preview import RECALL
+from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.texts import FUNCTION_WORDS, stems
+from app.formats.message import File, Message, Part, Role, Text, ToolCall
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
 MIN_PREFIX: Final = 3
@@ -48,8 +62,30 @@ _ASCII_WORD = re.compile("[A-Za-z0-9]+")
 _HUMPS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
 _GAP = re.compile(r"\W")
 _INVISIBLE = re.compile("[\u00ad\u200c\u200d\u2060\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]+")
-_QUERY_PART = re.compile(r'(?P<no>(?<!\S)-(?=[^\s-]))?(?:"(?P<phrase>[^"]*)"|(?P<word>[^\s"]+))')
-_STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb", '"'))
+MAX_RANKED: Final = 40
+"""Messages that are ranked by their text, on all pages together."""
+EXCERPT_CHARS: Final = 300
+"""Characters of an excerpt."""
+_SHARES = {0: 1.0, 1: 0.7, 2: 0.5, 3: 0.3, 4: 0.2, -1: 0.6, -2: 0.4, -3: 0.2}
+"""The share of a message's words that those after and before it have, by distance (rule 7)."""
+_ASKS, _NO_TIME = 0.85, 0.67
+_USUAL_LEXEMES = 128  # of an ordinary message
+_LONGER = 0.5  # how much less a message counts that is e times as long
+_MIN_SHARE = 0.35  # of the best score, for a message that is shown
+_QUESTION_MARKS = ("?", "？", "؟")  # noqa: RUF001 - full width
+_ASKS_TIME = re.compile(
+    r"\W*(?:when|how (?:long|old)|(?:what|which) (?:year|month|week|day|date|time))\b", re.I
+)
+_TELLS_TIME = re.compile(
+    r"\b(?:yesterday|today|tonight|tomorrow|ago|weekend|morning|recently|since|last|next|\d{4}"
+    r"|(?:day|week|month|year|hour)s?|(?:mon|tues|wednes|thurs|fri|satur|sun)day|\d{1,2}:\d\d"
+    r"|january|february|march|april|may|june|july|august|(?:septem|octo|novem|decem)ber)\b",
+    re.I,
+)
+_ESCAPES = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
+_CHARS_BEFORE_MATCH = 60  # characters of an excerpt before its first match
+_MAX_READ_CHARS = 1 << 20  # characters of a message that an excerpt is chosen from
+_MAX_MATCHES = 2_000  # matches among them
 
 
 def words_of(text: str) -> Iterator[str]:
@@ -167,78 +203,18 @@ def _pattern(terms: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(f"'({lexemes})':([0-9,]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What a message must have: all `terms`, no group in `excluded`, and the phrases.
+def query_terms(text: str, pointer: str = "/query/q") -> tuple[str, ...]:
+    """Return the terms of a query, all of which a message must have.
 
-    A message has a group when it has all terms of it. A phrase is a text of words.
-    """
-
-    terms: tuple[str, ...]
-    excluded: tuple[tuple[str, ...], ...] = ()
-    phrases: tuple[str, ...] = ()
-    excluded_phrases: tuple[str, ...] = ()
-
-    @property
-    def needs_text(self) -> bool:
-        """Whether a match depends on the order of words, so that the text has to be read."""
-        return bool(self.phrases or self.excluded_phrases)
-
-    @property
-    def condition(self) -> str:
-        """What a block must have to be read, as a tsquery: all terms at one place."""
-        return " <0> ".join(map(operand, self.terms))
-
-    def places(self, block: str) -> set[int]:
-        """Return the places of a block whose messages have the terms."""
-        found = places_of((*self.terms, *chain.from_iterable(self.excluded)), block)
-        wanted = set[int].intersection(*(found[term] for term in self.terms))
-        for group in self.excluded:
-            wanted -= set[int].intersection(*(found[term] for term in group))
-        return wanted
-
-    def matches(self, texts: Iterable[str]) -> bool:
-        """Whether the texts of a message have the phrases, and none of the excluded ones."""
-        rows = [f" {_plain(text)} " for text in texts]
-
-        def has(phrase: str) -> bool:
-            return any(f" {phrase} " in row for row in rows)
-
-        return all(map(has, self.phrases)) and not any(map(has, self.excluded_phrases))
-
-
-def query_from(text: str, pointer: str = "/query/q") -> Query:
-    """Parse a query: all words are required, `-word` excludes, `"quoted words"` are a phrase.
-
-    Raises ValidationError at `pointer` for a query that is too long or requires no word.
+    Raises ValidationError at `pointer` for a query that is too long or has no word.
     """
     if len(text) > MAX_QUERY_CHARS:
         raise ValidationError.at(pointer, f"A query has at most {MAX_QUERY_CHARS:,} characters")
-    required: list[str] = []
-    excluded: list[tuple[str, ...]] = []
-    phrases: dict[bool, list[str]] = {False: [], True: []}
-    for part in _QUERY_PART.finditer(text.translate(_STRAIGHT_QUOTES)):
-        terms = tuple(_terms_of(part["word"] or part["phrase"] or ""))
-        if terms and part["phrase"]:
-            phrases[bool(part["no"])].append(_plain(part["phrase"]))
-        if not part["no"]:
-            required += terms
-        elif terms and part["word"]:
-            excluded.append(terms)
-    if not required:
-        raise ValidationError.at(pointer, "A query must require at least one word")
-    wanted = tuple(dict.fromkeys(required))
-    if len(wanted) + sum(map(len, excluded)) > MAX_TERMS:
-        raise ValidationError.at(pointer, f"A query has at most {MAX_TERMS} words")
-    return Query(wanted, tuple(excluded), tuple(phrases[False]), tuple(phrases[True]))
-
-
-def _plain(text: str) -> str:
-    """Return the words of a text in normal form; characters of spaceless scripts are words."""
-    return " ".join(
-        " ".join(normalised(word)) if _is_spaceless(word) else normalised(word)
-        for word in words_of(text)
-    )
+    terms = tuple(dict.fromkeys(_terms_of(text)))
+    if not 0 < len(terms) <= MAX_TERMS:
+        detail = f"A query has at most {MAX_TERMS} words" if terms else "A query must have a word"
+        raise ValidationError.at(pointer, detail)
+    return terms
 
 
 def question_terms(text: str) -> list[str]:
@@ -258,3 +234,130 @@ def question_terms(text: str) -> list[str]:
         terms[f"{_cut(plain[: len(plain) - len(plain) // 4])}*" if is_cut else _cut(stem)] = None
     longest = set(sorted(terms, key=len, reverse=True)[:MAX_WORDS])
     return [term for term in terms if term in longest]
+
+
+# --- what is searched, ranked and shown ---
+
+
+def text_of(message: Message, tool_name: str | None = None) -> tuple[str, ...]:
+    """Return the texts of a message that a search reads (rule 6).
+
+    `tool_name` is the tool that made a result, where the message does not name it.
+    """
+    name = tool_name or message.name
+    if message.role is Role.TOOL and name == RECALL:
+        return ()
+    texts = (name or "", *(text for part in message.parts for text in _part_texts(part)))
+    return tuple(_unescaped(text) for text in texts if text)
+
+
+def _part_texts(part: Part) -> tuple[str, ...]:
+    match part:
+        case Text():
+            return (part.text,)
+        case ToolCall():
+            return (part.name,) if part.name == RECALL else (part.name, part.arguments)
+        case File():
+            return (part.name or "", part.text or "")
+        case _:
+            return ()
+
+
+def _unescaped(text: str) -> str:
+    """Return JSON with its escapes decoded, and other text unchanged."""
+    if not text[:256].lstrip().startswith(("{", "[")) or "\\" not in text:
+        return text
+    return "".join(
+        _ESCAPES.sub(lambda escape: str(json_text.loads_exact(f'"{escape[0]}"')), piece)
+        for piece in text_pieces(text)
+    )
+
+
+def weights_of(postings: Mapping[str, Sequence[int]], messages: int) -> dict[str, float]:
+    """Return what each term weighs by the messages that have it, of so many (rule 7)."""
+    counts = {term: min(len(seqs), messages) for term, seqs in postings.items()}
+    return {
+        term: log(1 + (messages - count + 0.5) / (count + 0.5)) for term, count in counts.items()
+    }
+
+
+def scores_of(
+    postings: Mapping[str, Sequence[int]],
+    weights: Mapping[str, float],
+    sizes: Mapping[int, int],
+    head_seq: int,
+) -> dict[int, float]:
+    """Return the scores of the best messages by the seqs that have each term.
+
+    `sizes` are the numbers of lexemes of these messages (rule 7).
+    """
+    scores: dict[int, float] = {}
+    for term, seqs in postings.items():
+        strongest: dict[int, float] = {}
+        for seq in seqs:
+            longer = max(1.0, sizes[seq] / _USUAL_LEXEMES)
+            own = weights[term] / (1 + _LONGER * log(longer))
+            for distance, share in _SHARES.items():
+                at = seq + distance
+                if 0 < at <= head_seq and own * share > strongest.get(at, 0.0):
+                    strongest[at] = own * share
+        for at, value in strongest.items():
+            scores[at] = scores.get(at, 0.0) + value
+    return {seq: scores[seq] for seq in _best_first(scores)}
+
+
+def ranked(question: str, scores: Mapping[int, float], texts: Mapping[int, str]) -> list[int]:
+    """Return the messages worth showing, best first, by their texts as well (rule 8)."""
+    asks_time = _ASKS_TIME.match(question) is not None
+    fitting = dict(scores)
+    for seq, text in texts.items():
+        if text.rstrip().endswith(_QUESTION_MARKS):
+            fitting[seq] *= _ASKS
+        if asks_time and not _TELLS_TIME.search(text):
+            fitting[seq] *= _NO_TIME
+    best = _best_first(fitting)
+    return [seq for seq in best if fitting[seq] >= _MIN_SHARE * fitting[best[0]]]
+
+
+def _best_first(scores: Mapping[int, float]) -> list[int]:
+    """Return the seqs with the highest scores; among equals the newest first."""
+    return nlargest(MAX_RANKED, scores, key=lambda seq: (round(scores[seq], 6), seq))
+
+
+def excerpt(text: str, weights: Mapping[str, float], max_chars: int = EXCERPT_CHARS) -> str:
+    """Return about so many characters around the terms of the highest weight together, in a line.
+
+    A term is found at the beginnings of words.
+    """
+    start = 0
+    if len(text) > max_chars and (matches := _matches(text[:_MAX_READ_CHARS], tuple(weights))):
+        ends = [at + max_chars - 2 * _CHARS_BEFORE_MATCH for at, _ in matches]
+
+        def weight_from(first: int) -> float:
+            past = bisect_left(matches, (ends[first], ""), first)
+            return sum(weights[term] for term in {term for _, term in matches[first:past]})
+
+        best = max(range(len(matches)), key=weight_from)
+        start = max(0, matches[best][0] - _CHARS_BEFORE_MATCH)
+    end = start + max_chars
+    shown = " ".join(text[start:end].split())
+    return f"{'…' if start else ''}{shown}{'…' if end < len(text) else ''}"
+
+
+def _matches(text: str, terms: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Return where words begin with a term, and the term."""
+    plain = text.lower() if text.isascii() else "".join(map(_plain_character, text))
+    by_beginning = {term.removesuffix("*"): term for term in terms}
+    starts = (
+        beginning if SPACELESS.match(beginning) else rf"(?<![^\W_]){beginning}"
+        for beginning in sorted(by_beginning, key=len, reverse=True)
+    )
+    found = re.finditer("|".join(starts), plain)
+    return [(match.start(), by_beginning[match[0]]) for match in islice(found, _MAX_MATCHES)]
+
+
+@lru_cache(maxsize=4096)
+def _plain_character(character: str) -> str:
+    """Return a character in normal form if that is one character: positions stay the same."""
+    folded = normalised(unicodedata.normalize("NFKC", character))
+    return folded if len(folded) == 1 else character

@@ -39,7 +39,7 @@ export function Messages({ conversation }: { conversation: Conversation }): JSX.
   return (
     <div class="messages">
       <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
-        <Field label="Search this conversation"><input type="search" value={q} placeholder='words, "a phrase", -not' onChange={(event) => setQuery({ q: event.currentTarget.value, seq: undefined })} /></Field>
+        <Field label="Search this conversation"><input type="search" value={q} placeholder="words" onChange={(event) => setQuery({ q: event.currentTarget.value, seq: undefined })} /></Field>
         <Field label="Go to message"><input type="number" min="1" max={conversation.head_seq} value={seq || ""} placeholder={`1–${conversation.head_seq}`} onChange={(event) => setQuery({ seq: event.currentTarget.value, q: undefined })} /></Field>
         <Field label="Show"><select value={asOf} onChange={(event) => setQuery({ as_of: event.currentTarget.value })}>
           <option value="">the whole log</option>

@@ -166,7 +166,7 @@ SPREAD = {
         "blobs.repository": "LIST_DUE",
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
-        "conversations.events.events": "NEWEST_OF",
+        "conversations.events": "NEWEST_OF",
         "snapshots.forks": "ADD COPIES COPY_BLOBS",
         "work.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",

@@ -68,12 +68,11 @@ async def test_pages_together_have_every_hit(
     client: httpx.AsyncClient, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small the bounds of a request are, each hit is found once, and in order."""
-    bounds = {"MAX_CONVERSATIONS": 4, "_CONVERSATIONS_READ": 2, "MAX_CANDIDATES": 5}
-    for name, value in (bounds | {"_BLOCKS_READ": 1, "_MESSAGES_READ": 2}).items():
+    bounds = {"MAX_CONVERSATIONS": 4, "_CONVERSATIONS_READ": 2, "_BLOCKS_READ": 1}
+    for name, value in bounds.items():
         monkeypatch.setattr(tenant_search, name, value)
     ids = await planted(client, 5)
     assert await search(client, q="whale", limit=limit) == whales(ids)
-    assert await search(client, q='"whale 3"', limit=limit) == [(it, 4) for it in reversed(ids)]
     assert await search(client, q="whale", agent_id="a", limit=limit) == whales(ids[::2])
     assert await search(client, q="shark", limit=limit) == []
     oldest = f"/v1/conversations/{ids[0]}"
@@ -118,9 +117,7 @@ async def test_other_tenants_are_never_searched(settings: Settings) -> None:
     [
         ("", "/query/q"),
         ("q=", "/query/q"),
-        ("q=-only", "/query/q"),
-        (f"q={'x' * 1001}", "/query/q"),
-        (f"q={'+'.join(f'w{n}' for n in range(65))}", "/query/q"),
+        ("q=-", "/query/q"),
         ("q=a&limit=101", "/query/limit"),
         ("q=a&agent_id=%20", "/query/agent_id"),
         ("q=a&cursor=abc", "/query/cursor"),

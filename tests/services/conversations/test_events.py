@@ -18,8 +18,7 @@ import pytest_asyncio
 
 from app.common.concurrency import Slots
 from app.common.errors import NotFound, ServiceUnavailable
-from app.conversations.events.events import Cursor, Event
-from app.conversations.events.service import EventService
+from app.conversations.events import Cursor, Event, EventService
 from app.database.connections import Store
 from app.database.embedded import DATABASE
 from app.repositories import Database

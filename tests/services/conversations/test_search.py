@@ -16,8 +16,8 @@ from app.common.errors import NotFound
 from app.conversations.messages.row import StoredMessage
 from app.conversations.search import index
 from app.conversations.search import service as search
-from app.conversations.search.ranking import MAX_RANKED
 from app.conversations.search.service import MAX_RECALLED, NOTHING_RECALLED, SearchService
+from app.conversations.search.words import MAX_RANKED
 from tests.services.fakes import TENANT, Harness, new_id, result, says, user
 
 PLANTED = "The staging database listens on port 5433, says Ódhrán."
@@ -81,7 +81,6 @@ async def test_a_compacted_sentence_is_found(
     assert (await harness.receipt(with_sentence)).hidden_span.holds(9)
     (found,) = await page(service, with_sentence, "odhran staging port")
     assert (found.seq, PLANTED in found.body) == (9, True)
-    assert await seqs(service, with_sentence, '"listens on port 5433"') == [9]
     await harness.append(with_sentence, user("and staging is slow"))
     assert await seqs(service, with_sentence, "staging") == [9, 51]
 
@@ -144,16 +143,11 @@ async def test_any_message_is_indexed(harness: Harness, service: SearchService) 
 # --- pages ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("query", ["even", '"even number"', "even -ten"])
 async def test_pages_in_both_orders(
-    harness: Harness,
-    service: SearchService,
-    query: str,
-    monkeypatch: pytest.MonkeyPatch,
+    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages of any size have each match once and in order [transcript.pages]."""
-    for name, value in {"_MESSAGES_READ": 4, "_BLOCKS_READ": 2}.items():
-        monkeypatch.setattr(search, name, value)
+    monkeypatch.setattr(search, "_BLOCKS_READ", 2)
     monkeypatch.setattr(index, "BLOCK", 5)
     cid = await harness.conversation()
     kinds = ("odd", "even")
@@ -163,12 +157,12 @@ async def test_pages_in_both_orders(
         for order in ("asc", "desc"):
             found: list[int] = []
             bounds = {"after_seq": 0, "before_seq": 2**60}
-            while step := await seqs(service, cid, query, order=order, limit=limit, **bounds):
+            while step := await seqs(service, cid, "even", order=order, limit=limit, **bounds):
                 found += step
                 bounds["after_seq" if order == "asc" else "before_seq"] = step[-1]
             assert found == (expected if order == "asc" else expected[::-1])
-    assert await seqs(service, cid, query, after_seq=4, before_seq=10) == [6, 8]
-    assert await seqs(service, cid, query, after_seq=9, before_seq=10) == []
+    assert await seqs(service, cid, "even", after_seq=4, before_seq=10) == [6, 8]
+    assert await seqs(service, cid, "even", after_seq=9, before_seq=10) == []
 
 
 # --- indexing ---------------------------------------------------------------------------------

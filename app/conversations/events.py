@@ -1,29 +1,45 @@
-"""Events of a conversation, in order and without duplicates: messages, and numbered event rows.
+"""Events of a conversation, in order and without duplicates, and the streams that follow them.
 
 1. Messages are the events of their seqs: an append stores no event. All others are numbered under
    the lock of the head, which orders both, so that each becomes visible in order and without gaps.
 2. A cursor is a position in both sequences. It is the id of an event and identifies exactly the
    events before it, for every process and at any time.
 3. A page merges both sequences by time; within each the order is that of the numbers
-   [events.order]. Streams poll the newest cursors. NOTIFY is not used: it takes one lock for all
-   commits of a database, appends included, and a transaction pooler does not support it.
+   [events.order].
+4. A stream reads a page, yields its events one by one, and then reads the next page. A slow client
+   costs one page of memory, and an idle stream holds no database connection.
+5. While there are streams, one task polls the newest cursors of all followed conversations. NOTIFY
+   is not used: it takes one lock for all commits of a database, appends included, and a transaction
+   pooler does not support it.
+6. While the database is unavailable, a stream waits until the task reads again. Its cursor stays
+   the same, so no event is lost or sent twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextvars import Context
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.common import json_text
+from app.common.concurrency import Slots
+from app.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.database.connections import Repository, Statement
 from app.database.tables import NOT_EXPIRED
 
+if TYPE_CHECKING:
+    from app.repositories import Database
+
 CURSOR_PATTERN = r"^(0|[1-9][0-9]{0,15})\.(0|[1-9][0-9]{0,15})$"
 """The syntax of a cursor; sixteen digits hold every seq."""
+_READS_AT_ONCE = 2  # database connections that all streams together use
+_log = logging.getLogger("app.events")
 
 
 class EventType(StrEnum):
@@ -97,13 +113,6 @@ ADD = Statement("""
     FROM moved
 """)
 
-FIND_NEWEST = Statement(f"""
-    SELECT h.head_seq, h.event_seq
-    FROM heads h
-    JOIN conversations c ON c.conversation_id = h.conversation_id
-    WHERE h.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
-""")
-
 NEWEST_OF = Statement("""
     SELECT conversation_id, head_seq, event_seq FROM heads
     WHERE conversation_id = ANY (:conversation_ids)
@@ -148,13 +157,6 @@ class EventRepository(Repository):
         """
         await self._session.run(ADD, conversation_id=conversation_id, type=type, data=data)
 
-    async def find_newest(self, tenant_id: str, conversation_id: str) -> Cursor | None:
-        """Return the cursor after all events, None for an unknown conversation."""
-        row = await self._session.first(
-            FIND_NEWEST, tenant_id=tenant_id, conversation_id=conversation_id
-        )
-        return _newest(row) if row is not None else None
-
     async def newest_of(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
         """Return the cursors after all events of those conversations that exist."""
         ids = list(conversation_ids)
@@ -167,7 +169,7 @@ class EventRepository(Repository):
         """Return the page after a cursor, as one snapshot; None for an unknown conversation.
 
         Messages without another event between them are one `appended` event, with the time of the
-        last one.
+        last one. A page of no events has the newest cursor alone.
         """
         rows = await self._session.all(
             PAGE,
@@ -199,3 +201,131 @@ class EventRepository(Repository):
 
 def _newest(row: Any) -> Cursor:
     return Cursor(row["head_seq"], row["event_seq"])
+
+
+@dataclass(eq=False, repr=False)
+class EventService:
+    """Opens streams and wakes them; `now` is the time of `ready` and `deleted`."""
+
+    _database: Database
+    now: Callable[[], datetime]
+    _poll_seconds: float
+    slots: Slots
+    _page_rows: int = 500
+
+    def __post_init__(self) -> None:
+        self.streams: set[EventStream] = set()
+        self._watch_task: asyncio.Task[None] | None = None
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def open(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        after: Cursor | None = None,
+        *,
+        follow: bool = True,
+    ) -> EventStream:
+        """Return the stream of events after a cursor, by default of new events.
+
+        Without `follow` it ends at the newest event. Raises NotFound, ValidationError for a cursor
+        beyond the newest one, RateLimited at the tenant's maximum of streams, and
+        ServiceUnavailable at the maximum of the process.
+        """
+        page = await self.page(tenant_id, conversation_id, Cursor(0, 0), 0)
+        if page is None:
+            raise NotFound.conversation(conversation_id)
+        if after is not None and after.is_beyond(page.newest):
+            raise ValidationError(
+                f"No event of this conversation has the id {after}",
+                {"newest_id": str(page.newest)},
+            )
+        self.slots.check(tenant_id)
+        return EventStream(self, tenant_id, conversation_id, after or page.newest, follow)
+
+    async def page(
+        self, tenant_id: str, conversation_id: str, after: Cursor, limit: int | None = None
+    ) -> EventPage | None:
+        """Return the page after a cursor, None for an unknown or deleted conversation."""
+        limit = self._page_rows if limit is None else limit
+        async with self._reads, self._database.session() as session:
+            return await session.events.page(tenant_id, conversation_id, after, limit)
+
+    def watch(self) -> None:
+        """Start the task of rule 5, unless it runs."""
+        if self._watch_task is None or self._watch_task.done():
+            # An empty context: the task does not belong to the request that starts it.
+            self._watch_task = asyncio.create_task(
+                self._watch(), name="event-watch", context=Context()
+            )
+
+    async def _watch(self) -> None:
+        is_failing = False
+        while self.streams:
+            await asyncio.sleep(self._poll_seconds)
+            followed = tuple(self.streams)
+            try:
+                async with self._database.session() as session:
+                    newest = await session.events.newest_of({it.conversation_id for it in followed})
+            except Exception as error:  # a dead task would stop every stream
+                if not is_failing:
+                    data = {"error": type(error).__name__, "streams": len(followed)}
+                    _log.warning("event_watch_failed", extra={"data": data})
+                is_failing = True
+                continue
+            is_failing = False
+            for stream in followed:
+                if newest.get(stream.conversation_id) != stream.sent_through:
+                    stream.woken.set()
+
+
+@dataclass(eq=False, slots=True)
+class EventStream:
+    """The events of one conversation after a cursor, which moves on with them.
+
+    `sent_through` is the newest cursor when all events were sent.
+    """
+
+    _service: EventService
+    _tenant_id: str
+    conversation_id: str
+    cursor: Cursor
+    _follow: bool
+    sent_through: Cursor | None = None
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: bool = False
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield `ready`, then every event once, and `deleted` when the conversation is deleted."""
+        service = self._service
+        service.streams.add(self)
+        service.slots.take(self._tenant_id)
+        service.watch()
+        try:
+            yield Event(self.cursor, EventType.READY, service.now(), {})
+            while not self._ended:
+                self.woken.clear()
+                try:
+                    page = await service.page(self._tenant_id, self.conversation_id, self.cursor)
+                except ServiceUnavailable:
+                    await self.woken.wait()
+                    continue
+                if page is None or self.cursor.is_beyond(page.newest):
+                    yield Event(self.cursor, EventType.DELETED, service.now(), {})
+                    return
+                for event in page.events:
+                    self.cursor = event.cursor
+                    yield event
+                if page.is_last:
+                    self.sent_through = page.newest
+                    if not self._follow:
+                        return
+                    await self.woken.wait()
+        finally:
+            service.streams.discard(self)
+            service.slots.release(self._tenant_id)
+
+    def end(self) -> None:
+        """End after the events that are read already."""
+        self._ended = True
+        self.woken.set()

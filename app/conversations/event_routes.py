@@ -14,11 +14,16 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import ConfigDict
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from app.conversations.events.events import CURSOR_PATTERN, EventType, cursor_from
-from app.conversations.events.service import EventStream
-from app.http.dependencies import ConversationPath, caller_of, public_id_of, services, tenant_of
+from app.conversations.events import CURSOR_PATTERN, EventStream, EventType, cursor_from
 from app.http.fields import ResponseSchema
-from app.http.routing import WireRoute
+from app.http.routing import (
+    ConversationPath,
+    WireRoute,
+    caller_of,
+    public_id_of,
+    services,
+    tenant_of,
+)
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
@@ -37,29 +42,6 @@ class StreamedEvent(ResponseSchema):
     created_at: datetime
     """Time of the event."""
 
-
-LastEventId = Annotated[
-    str | None,
-    Header(
-        alias="Last-Event-ID",
-        pattern=CURSOR_PATTERN,
-        description="Id of the last event received; browsers send it when they reconnect.",
-        examples=["12.3"],
-    ),
-]
-FirstEventId = Annotated[
-    str | None,
-    Query(
-        alias="last_event_id",
-        pattern=CURSOR_PATTERN,
-        description="The same for clients that cannot set headers; the header has precedence."
-        " `0.0` is the start.",
-        examples=["0.0"],
-    ),
-]
-Follow = Annotated[
-    bool, Query(description="`false`: end with the newest event instead of waiting for more.")
-]
 
 _EXAMPLE = """\
 id: 12.3
@@ -85,9 +67,28 @@ STREAM: dict[str, Any] = {"description": "The events.", "content": {"text/event-
 async def stream_events(
     request: Request,
     conversation_id: ConversationPath,
-    last_event_id: LastEventId = None,
-    first_event_id: FirstEventId = None,
-    follow: Follow = True,
+    last_event_id: Annotated[
+        str | None,
+        Header(
+            alias="Last-Event-ID",
+            pattern=CURSOR_PATTERN,
+            description="Id of the last event received; browsers send it when they reconnect.",
+            examples=["12.3"],
+        ),
+    ] = None,
+    first_event_id: Annotated[
+        str | None,
+        Query(
+            alias="last_event_id",
+            pattern=CURSOR_PATTERN,
+            description="The same for clients that cannot set headers; the header has precedence."
+            " `0.0` is the start.",
+            examples=["0.0"],
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, Query(description="`false`: end with the newest event instead of waiting for more.")
+    ] = True,
 ) -> Response:
     """Stream the events of a conversation as Server-Sent Events, from now on or after an id.
 
