@@ -26,7 +26,7 @@ from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.texts import is_sendable, time_from
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.formats import LOG_PROVIDER, PROVIDERS, provider_items, require_own
+from app.formats import LOG_PROVIDER, PROVIDERS, require_own
 from app.formats.media import clean
 from app.formats.message import (
     LOG_FORMAT,
@@ -40,8 +40,8 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.provider_items import waiting_calls
-from app.formats.responses_items import CONFIGURATION
+from app.formats.openai_responses import CONFIGURATION
+from app.formats.reasoning import last_compaction, waiting_calls, without_compactions
 from app.formats.tools import sendable_id
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
@@ -215,7 +215,7 @@ def derive(
 ) -> Draft:
     """Return what follows from a message alone, and `own`; `stored_raw` is its stored form."""
     cleaned = clean(message)
-    visible = provider_items.without_compactions(cleaned)
+    visible = without_compactions(cleaned)
     sent = LOG_PROVIDER.for_payload(visible or cleaned)
     is_item = format is FormatName.OPENAI_CHAT and LOG_PROVIDER.is_faithful(stored_raw, message)
     media_chars = sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
@@ -242,7 +242,7 @@ def derive(
         provider_calls=provider_calls,
         resolves=resolves,
         call_names=tuple(call.name for call in message.calls),
-        compaction=provider_items.last_compaction(cleaned),
+        compaction=last_compaction(cleaned),
         **own,
     )
 
