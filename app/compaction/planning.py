@@ -12,26 +12,25 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.compaction.cuts import smallest
+from app.compaction.shown_history import NOTE_TOKENS, HistoryBudget, ShownHistory, tokens_of
 from app.compaction.strategies import STRATEGIES, Strategy
-from app.conversations.compaction_receipt import Compaction, Trigger
-from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.plans import (
+from app.conversations.compaction_receipt import (
     ChainStep,
+    Compaction,
     CompactionPlan,
-    HistoryBudget,
     NoCompaction,
     SlidingCut,
-    clearable,
-    oldest_cleared,
-    placeholder_tokens_of,
-    tokens_hidden_by,
-    tokens_of,
-    with_cleared,
+    Trigger,
 )
-from app.conversations.turns import Entry, never_cleared
-from app.conversations.view import WHOLE, Span, View, overlap
-from app.conversations.views import agent_tools_tokens, shown_entries, view_summary_tokens
+from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.turns import Entry, protected
+from app.conversations.view import WHOLE, Span, Summary, View, overlap
+from app.conversations.views import (
+    agent_tools_tokens,
+    shown_entries,
+    view_after,
+    view_summary_tokens,
+)
 from app.formats.message import Role
 from app.models.budget import Limits
 from app.policy.policy import Policy, StrategyName
@@ -62,8 +61,6 @@ TREE_NODES = 8
 """So many summaries of a tree fit at their largest; more of them are merged into the next level."""
 LABEL_TOKENS = 32
 """The cost of a summary's message besides its text."""
-NOTE_TOKENS = 32
-"""Reserved for the note that counts the messages left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +112,15 @@ class CompactionInput:
             tokens_of(self.shown_in(view)), summary_tokens, tool_tokens
         ).total
 
+    def view_after(
+        self, plan: CompactionPlan, summaries: Sequence[Summary] | None = None, retain: str = ""
+    ) -> View:
+        """Return the view that a plan makes, with these summaries or the current ones."""
+        view, kept = self.view, protected(self.entries).uncleared
+        if summaries is None:
+            return view_after(view, plan, view.summaries, view.retain, kept)
+        return view_after(view, plan, summaries, retain or None, kept)
+
     def messages_in(self, view: View) -> int:
         """Return the number of messages of such a payload, summaries included."""
         return len(self.shown_in(view)) + len(view.summary_texts())
@@ -163,7 +169,7 @@ def plan_compaction(
         # A policy that never compacts is not overridden by the strategy of one call.
         chosen = STRATEGIES[policy.strategy]
     if not chosen.compacts:
-        plan = chosen.plan(source.shown, None, HistoryBudget(0, 0, 0, 0), policy)
+        plan = chosen.plan(ShownHistory(source.shown, None, HistoryBudget(0, 0, 0, 0), policy))
         if isinstance(plan, NoCompaction):
             return plan
         return NoCompaction(f"{chosen.name} keeps no summary: its window moves with each build")
@@ -240,14 +246,10 @@ class _Planner:
 
     def _plan(self, entries: Sequence[Entry]) -> NoCompaction | CompactionPlan:
         state = self.source.state
-        plan = self.strategy.plan(
-            entries,
-            state.hidden_span,
-            replace(self.budget, summary=self.reserve + self.added_tool_tokens),
-            self.source.resolved.policy,
-            deep=self.deep,
-            failures=0 if self.forced else state.failures,
-        )
+        budget = replace(self.budget, summary=self.reserve + self.added_tool_tokens)
+        shown = ShownHistory(entries, state.hidden_span, budget, self.source.resolved.policy)
+        failures = 0 if self.forced else state.failures
+        plan = self.strategy.plan(shown, deep=self.deep, failures=failures)
         assert not isinstance(plan, SlidingCut)
         return plan
 
@@ -298,19 +300,20 @@ class _Planner:
         excess = self.tokens - gain - goal
         if self.is_within_target or not self.source.resolved.policy.tool_output.enabled:
             return plan
-        hidden, after = None, 0
-        if isinstance(plan, CompactionPlan):
-            hidden, after = plan.hidden, plan.results_cleared_through
-        entries, kept = self.entries, never_cleared(self.entries)
-        last_said = max((it.seq for it in entries if it.role is Role.ASSISTANT), default=0)
-        answered = (it for it in entries if it.seq <= last_said)
-        results = clearable(answered, kept, hidden, after)
-        through = oldest_cleared(results, lambda freed: freed >= excess)
-        if not through:
+        hidden = plan.hidden if isinstance(plan, CompactionPlan) else None
+        through = plan.results_cleared_through if isinstance(plan, CompactionPlan) else 0
+        last_said = max((it.seq for it in self.entries if it.role is Role.ASSISTANT), default=0)
+        results = (
+            it
+            for it in self.entries
+            if through < it.seq <= last_said and not (hidden and hidden.holds(it.seq))
+        )
+        start = ShownHistory(self.entries, self.source.state.hidden_span, self.budget)
+        cleared = start.clear(results, lambda freed: freed >= excess)
+        if cleared is None:
             return plan
-        cleared = with_cleared(entries, through, kept)
         return _after_clearing(
-            self._plan(cleared), tokens_of(entries) - tokens_of(cleared), through
+            self._plan(cleared.entries), start.tokens - cleared.tokens, cleared.cleared_through
         )
 
     def _gain(self, plan: NoCompaction | CompactionPlan) -> int:
@@ -386,8 +389,17 @@ def room_for_summaries(
     room = max(minimum, min(int(free * share), largest, log_tokens // 3))
     window = int(limits.capacity / factor) - fixed
     floor = min(summary_floor(tokens + state.summary_tokens), int(window * FLOOR_ROOM_SHARE))
-    left = window - placeholder_tokens_of(smallest(entries, state.hidden_span))
+    fewest = ShownHistory(entries, state.hidden_span, HistoryBudget(0, 0, 0, 0)).fewest
+    left = window - sum(item.placeholder_tokens for item in fewest)
     return max(MIN_SUMMARY_TOKENS, min(max(room, floor), left))
+
+
+def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
+    """Return the tokens of the messages that a plan newly hides."""
+    if (hidden := plan.hidden) is None:
+        return 0
+    shown = set(plan.unhidden_seqs)
+    return tokens_of(item for item in history if hidden.holds(item.seq) and item.seq not in shown)
 
 
 def summary_limit(

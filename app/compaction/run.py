@@ -17,11 +17,13 @@ from app.compaction.planning import (
     room_for_summaries,
     summary_floor,
     summary_limit,
+    tokens_hidden_by,
     tree_chunks,
     tree_node_text_limit,
     unsummarised_spans,
 )
 from app.compaction.schemas import CompactionRequest
+from app.compaction.shown_history import tokens_of
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
 from app.compaction.summaries.extractive import SummaryScope, merged_unlisted, without_replaced
 from app.compaction.summaries.model_summary import SummaryTask
@@ -29,15 +31,12 @@ from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
 from app.compaction.summaries.run import SummariserRun
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
-from app.conversations.compaction_receipt import Compaction, Trigger
-from app.conversations.plans import CompactionPlan, NoCompaction, tokens_hidden_by, tokens_of
+from app.conversations.compaction_receipt import Compaction, CompactionPlan, NoCompaction, Trigger
 from app.conversations.thresholds import exceeds_messages
-from app.conversations.turns import never_cleared
 from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
 from app.conversations.views import (
     NO_PROVIDER_COMPACTION,
     summary_message_tokens,
-    view_after,
     view_summary_tokens,
 )
 from app.policy.policy import StrategyName
@@ -117,15 +116,6 @@ class CompactionRun:
             summary_tokens=summary_tokens,
         )
 
-    def view_after(
-        self, plan: CompactionPlan, summaries: Sequence[Summary] | None = None, retain: str = ""
-    ) -> View:
-        """Return the view that a plan makes, with these summaries or the current ones."""
-        view, kept = self.source.view, never_cleared(self.source.entries)
-        if summaries is None:
-            return view_after(view, plan, view.summaries, view.retain, kept)
-        return view_after(view, plan, summaries, retain or None, kept)
-
     def summary_limit(self, plan: CompactionPlan) -> int:
         """Return the tokens that summaries may take, labels included.
 
@@ -139,7 +129,7 @@ class CompactionRun:
             return room  # of messages that are hidden already
         if target_tokens is None:
             return summary_limit(plan, room, source.shown, source.state.summary_tokens)
-        without = source.tokens_in(self.view_after(plan, ()))
+        without = source.tokens_in(source.view_after(plan, ()))
         left = int((target_tokens - without) / source.resolved.factor)
         is_missed = left <= 0 and room > SMALL_ROOM_TOKENS
         return room if is_missed else max(room // 2, left)
@@ -171,11 +161,14 @@ class CompactionRun:
         """Carry out a plan; a build uses the fallback plan if no summary can be made."""
         try:
             if plan.hidden is None or not plan.summarises:
-                return Executed(plan, self.view_after(plan))
+                return Executed(plan, self.source.view_after(plan))
             if plan.chunks:
                 return await self._grow_tree(plan, plan.hidden)
-            summary, retain = await self._extended_summary(plan, plan.hidden)
-            return Executed(plan, self.view_after(plan, (summary,), retain or ""), (summary,))
+            limit = self.summary_limit(plan)
+            summary, retain = await self.summarise(plan, plan.hidden, limit)
+            return Executed(
+                plan, self.source.view_after(plan, (summary,), retain or ""), (summary,)
+            )
         except (ServiceUnavailable, ValidationError):
             if plan.fallback is None or self.trigger is not Trigger.PROACTIVE:
                 raise
@@ -185,17 +178,18 @@ class CompactionRun:
         """Summarise what a provider's item stands for; what is shown stays the same."""
         view = self.source.view
         hidden = Span(view.hidden.start if view.hidden is not None else 1, item_seq)
-        plan = CompactionPlan(
-            (Trigger.PROVIDER,), 0, hidden=hidden, unhidden_seqs=view.unhidden_seqs
-        )
-        summary, retain = await self._extended_summary(plan, hidden)
+        plan = CompactionPlan((Trigger.PROVIDER,), 0, hidden, view.unhidden_seqs)
+        summary, retain = await self.summarise(plan, hidden, self.summary_limit(plan))
         after = replace(view, summaries=(summary,), retain=retain or view.retain)
         return Executed(plan, after, (summary,))
 
-    async def _extended_summary(
-        self, plan: CompactionPlan, hidden: Span
+    async def summarise(
+        self, plan: CompactionPlan, hidden: Span, limit: int
     ) -> tuple[Summary, str | None]:
-        """Return the current summary extended to a range, and the retain section."""
+        """Return the current summary extended to a range, and the retain section.
+
+        With its label it takes at most `limit` tokens.
+        """
         view, state = self.source.view, self.source.state
         spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
         scope = replace(
@@ -205,7 +199,7 @@ class CompactionRun:
             unlisted=await self._unlisted(),
         )
         task = replace(
-            self._task(plan, spans, self.summary_limit(plan) - LABEL_TOKENS, scope, retains=True),
+            self._task(plan, spans, limit - LABEL_TOKENS, scope, retains=True),
             previous="\n\n".join(summary.text for summary in view.summaries) or None,
             retained=view.retain,
         )
@@ -259,7 +253,7 @@ class CompactionRun:
             ]
 
         nodes = await asyncio.to_thread(without_what_is_replaced)
-        return Executed(plan, self.view_after(plan, nodes, view.retain or ""), made)
+        return Executed(plan, self.source.view_after(plan, nodes, view.retain or ""), made)
 
     async def _merge(
         self, nodes: list[Summary], room: int, unlisted: str, newly_unlisted: str

@@ -25,13 +25,16 @@ from app.compaction.planning import NOT_SHORTER, CompactionInput, summary_reserv
 from app.compaction.reduction import RESULTS_CLEARED, excluded_seqs, with_excluded
 from app.compaction.run import COUNTED, SUMMARISER_UNAVAILABLE, CompactionRun, Executed
 from app.compaction.schemas import CompactionRequest
+from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import (
     UNOBSERVED,
     Compaction,
     CompactionPending,
+    CompactionPlan,
     CompactResult,
+    NoCompaction,
     Observer,
     Trigger,
     ViewState,
@@ -47,7 +50,6 @@ from app.conversations.partial_messages import (
     reader_tool_tokens,
     shortened_messages,
 )
-from app.conversations.plans import CompactionPlan, NoCompaction, tokens_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
@@ -62,7 +64,7 @@ from app.conversations.views import (
     without_compaction,
 )
 from app.conversations.windows.service import ActiveWindows
-from app.models.model_calls import EXTRACTIVE
+from app.models.usage import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.work.leases import Leases
@@ -73,6 +75,8 @@ MAX_WAIT_SECONDS = 300.0
 MIN_PAUSE_SECONDS = 30.0
 MAX_PAUSE_SECONDS = 3600.0
 DRY_RUN = "dry run"
+BUILT_IN = CompactionRequest(model=EXTRACTIVE)
+"""The request of a compaction without a model."""
 _MAX_FRUITLESS_PLANS = 10_000
 _CHANGED = "The context changed while it was being compacted; try again"
 
@@ -111,7 +115,7 @@ class CompactionService:
         ContextLimitUnknown, or ServiceUnavailable with the state unchanged.
         """
         self.summariser.choose_model(request.model, None, None)
-        run = self._start(await self._read(tenant_id, conversation_id), Trigger.FORCED, request)
+        run = self.start(await self._read(tenant_id, conversation_id), Trigger.FORCED, request)
         _ = run.model
         if request.dry_run:
             return await self._dry_run(run)
@@ -119,7 +123,7 @@ class CompactionService:
             return await self._observed(run, self._compact(run, job_id))
         async with self.leases.wait(conversation_id, MAX_WAIT_SECONDS):
             source = await self._read(tenant_id, conversation_id)
-            run = self._start(source, Trigger.FORCED, request)
+            run = self.start(source, Trigger.FORCED, request)
             return await self._observed(run, self._compact(run))
 
     async def summariser_problem(self, tenant_id: str, conversation_id: str) -> str | None:
@@ -150,7 +154,7 @@ class CompactionService:
         else:
             old = source.view.summaries if plan.chunks else ()
             start = old[-1].span.end if old else plan.hidden.start
-            view = run.view_after(plan, (*old, Summary(Span(start, plan.hidden.end), "")))
+            view = run.source.view_after(plan, (*old, Summary(Span(start, plan.hidden.end), "")))
             receipt = run.receipt(Executed(plan, view), "", 0.0)
             tokens = receipt.summary_tokens + run.summary_limit(plan) // 2
             after = source.tokens_in(view, tokens)
@@ -229,7 +233,7 @@ class CompactionService:
             async with self.database.session() as session:
                 is_due = await is_due_as_reported(session, resolved, source.conversation)
         if is_due:
-            run = self._start(source, Trigger.BACKGROUND)
+            run = self.start(source, Trigger.BACKGROUND)
             try:
                 result = await self._observed(run, self._compact(run))
             except (ServiceUnavailable, ValidationError):
@@ -272,7 +276,7 @@ class CompactionService:
                 source = await self._read(tenant_id, conversation_id, settings)
                 if source.state.view_version != state.view_version:
                     return None
-                run = self._start(source, Trigger.PROACTIVE)
+                run = self.start(source, Trigger.PROACTIVE)
                 try:
                     result = await self._observed(run, self._compact(run))
                 except ServiceUnavailable:
@@ -298,12 +302,11 @@ class CompactionService:
             return ()
         if not source.state.is_resting:
             try:
-                await self._add_summary(self._start(source, Trigger.PROVIDER))
+                await self._add_summary(self.start(source, Trigger.PROVIDER))
                 return ()
             except (ServiceUnavailable, ValidationError):
                 await self._postpone(source)
-        built_in = CompactionRequest(model=EXTRACTIVE)
-        await self._add_summary(self._start(source, Trigger.PROVIDER, built_in))
+        await self._add_summary(self.start(source, Trigger.PROVIDER, BUILT_IN))
         return (SUMMARISER_UNAVAILABLE,)
 
     async def _add_summary(self, run: CompactionRun) -> None:
@@ -336,7 +339,7 @@ class CompactionService:
         """
         before, after = source.tokens_in(source.view), source.tokens_in(view)
         source = replace(source, view=with_item_sent(source.view))
-        run = self._start(source, Trigger.EMERGENCY)
+        run = self.start(source, Trigger.EMERGENCY)
         steps = (Trigger.EMERGENCY.value,)
         plan = CompactionPlan(steps, 0, hidden=view.hidden, summarises=False)
         receipt = self._receipt(run, Executed(plan, with_item_sent(view)))
@@ -364,8 +367,8 @@ class CompactionService:
                 source = await self._read(tenant_id, conversation_id, settings, spans)
                 if source.state.view_version != view_version:
                     return True
-                run = self._start(source, Trigger.TOOL_OUTPUT)
-                view, state = run.view_after(plan), source.state
+                run = self.start(source, Trigger.TOOL_OUTPUT)
+                view, state = run.source.view_after(plan), source.state
                 freed = tokens_of(source.shown) - tokens_of(source.shown_in(view))
                 receipt = replace(  # it hides no messages, but placeholders save tokens
                     self._receipt(run, Executed(plan, view)),
@@ -450,7 +453,7 @@ class CompactionService:
 
     # --- one run --------------------------------------------------------------------------
 
-    def _start(
+    def start(
         self, source: CompactionInput, trigger: Trigger, request: CompactionRequest | None = None
     ) -> CompactionRun:
         """Return a new run, whose deadline begins now."""

@@ -1,8 +1,7 @@
 """The strategies: pure planners of what a conversation shows next. [strategy.pure]
 
 1. A planner reads a history and a budget, and returns a plan as data. It stores nothing.
-2. The history has the messages that are shown now, each at its current cost. The hidden messages
-   lie in one range, `covered`. Entries of the history inside that range stayed shown there.
+2. The history has the messages that are shown now: see `ShownHistory`.
 3. The hidden range only grows, and it is cut between call groups. [strategy.monotonic]
 4. Some messages stay wherever they are: pinned call groups; the newest user message; and with
    `preserve_user_messages` the newest others that together take at most half of the history target.
@@ -15,9 +14,6 @@
 8. A plan goes down to the target and no further than the next place to cut. As many of the newest
    messages stay as fit the target. Only a deep plan hides all that the strategy does not preserve.
    [strategy.target]
-
-A cut is an index into the history. The messages between two cuts, `top` and `bottom`, are hidden,
-except for those that stay (rule 4).
 
 A chain clears old tool results, then summarises, then drops messages, each only while the history
 is over the target. Its steps suit the conversation [strategy.chain-signals]:
@@ -38,27 +34,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from app.compaction.cuts import CutSearch
-from app.conversations.plans import (
+from app.compaction.shown_history import ShownHistory, tokens_of
+from app.conversations.compaction_receipt import (
     ChainStep,
     CompactionPlan,
-    HistoryBudget,
     NoCompaction,
     Plan,
     SlidingCut,
-    clearable,
-    oldest_cleared,
-    tokens_of,
-    with_cleared,
 )
 from app.conversations.turns import (
     Entry,
     call_groups,
     group_boundary_after,
     group_boundary_before,
-    never_hidden,
     parse_turn_boundaries,
-    pinned_seqs,
     starts_turn,
 )
 from app.conversations.view import Span
@@ -80,88 +69,101 @@ MIN_GROUPS_KEPT = 1
 # --- the plans ------------------------------------------------------------------------------------
 
 
-def _sliding_window(search: CutSearch, deep: bool, failures: int) -> Plan:
-    history = search.history
-    cut = group_boundary_before(history, len(history) - search.policy.sliding_window.keep_last_n)
-    kept_seqs = never_hidden(history)
-    kept = tuple(item.seq for item in history[:cut] if item.seq in kept_seqs)
+def _sliding_window(shown: ShownHistory, deep: bool, failures: int) -> Plan:
+    entries, kept_seqs = shown.entries, shown.protected.unhidden
+    cut = group_boundary_before(entries, len(entries) - shown.policy.sliding_window.keep_last_n)
+    kept = tuple(item.seq for item in entries[:cut] if item.seq in kept_seqs)
     if len(kept) == cut:
         return NoCompaction("all messages are inside the window")
-    return SlidingCut(history[cut].seq, kept)
+    return SlidingCut(entries[cut].seq, kept)
 
 
-def _sandwich(search: CutSearch, deep: bool, failures: int) -> Plan:
-    top, bottom = _top_and_bottom_cuts(search)
+def _summarised(
+    shown: ShownHistory, name: StrategyName, top: int, bottom: int
+) -> NoCompaction | CompactionPlan:
+    """Return the plan that summarises the messages between two cuts."""
+    fitted = shown.shown_to_fit(top, bottom)
+    if fitted is None:  # the steps without a model take over
+        return NoCompaction("the last messages alone do not fit")
+    left, hides_preserved = fitted
+    if len(left) == len(shown.entries):
+        return NoCompaction("no messages between the preserved ends")
+    after = shown.show(left)
+    return shown.plan_to(after, (name.value,), summarises=True, hides_preserved=hides_preserved)
+
+
+def _sandwich(shown: ShownHistory, deep: bool, failures: int) -> Plan:
+    top, bottom = _top_and_bottom_cuts(shown)
     if not deep:
-        bottom = search.target_cut(top, latest=bottom)
-    return search.summary_plan(StrategyName.SANDWICH, top, bottom)
+        bottom = shown.target_cut(top, latest=bottom)
+    return _summarised(shown, StrategyName.SANDWICH, top, bottom)
 
 
-def _top_and_bottom_cuts(search: CutSearch) -> tuple[int, int]:
+def _top_and_bottom_cuts(shown: ShownHistory) -> tuple[int, int]:
     """Return the cuts after the top and before the bottom, which grow to safe boundaries.
 
     Once a range is hidden, the messages before it are the top, even if there are none.
     """
-    history, policy, is_first = search.history, search.policy.sandwich, search.covered is None
-    top = group_boundary_after(history, policy.preserve_top) if is_first else search.covered_start
-    bottom = group_boundary_before(history, len(history) - policy.preserve_bottom)
-    bottom = max(bottom, top, search.covered_end)
-    first = max(top, search.covered_end)
-    within = (i for i in range(bottom, first - 1, -1) if bottom < len(history))
-    turn = next((i for i in within if starts_turn(history[i])), None)
-    if turn is not None and (not is_first or search.hides(top, turn)):
-        if not search.meets_target(top, turn):
+    entries, policy, is_first = shown.entries, shown.policy.sandwich, shown.covered is None
+    top = group_boundary_after(entries, policy.preserve_top) if is_first else shown.covered_start
+    bottom = group_boundary_before(entries, len(entries) - policy.preserve_bottom)
+    first = max(top, shown.covered_end)
+    bottom = max(bottom, first)
+    within = (i for i in range(bottom, first - 1, -1) if bottom < len(entries))
+    turn = next((i for i in within if starts_turn(entries[i])), None)
+    if turn is not None and (not is_first or shown.hides(top, turn)):
+        if not shown.meets_target(top, turn):
             return top, bottom  # the top does not grow either: newer messages come first
         bottom = turn
     if is_first:
-        start = next((i for i in range(top, bottom) if starts_turn(history[i])), bottom)
-        if search.hides(start, bottom) and search.meets_target(start, bottom):
+        start = next((i for i in range(top, bottom) if starts_turn(entries[i])), bottom)
+        if shown.hides(start, bottom) and shown.meets_target(start, bottom):
             top = start
     return top, bottom
 
 
-def _retain_summary(search: CutSearch, deep: bool, failures: int) -> Plan:
-    cut = search.turns_cut(search.policy.compaction.retain_last_turns)
+def _retain_summary(shown: ShownHistory, deep: bool, failures: int) -> Plan:
+    cut = shown.turns_cut(shown.policy.compaction.retain_last_turns)
     if not deep:
-        cut = search.target_cut(0, latest=cut)
-    return search.summary_plan(StrategyName.RETAIN_SUMMARY, 0, cut)
+        cut = shown.target_cut(0, latest=cut)
+    return _summarised(shown, StrategyName.RETAIN_SUMMARY, 0, cut)
 
 
-def _tree_summary(search: CutSearch, deep: bool, failures: int) -> Plan:
+def _tree_summary(shown: ShownHistory, deep: bool, failures: int) -> Plan:
     """Plan a tree, in which messages before the hidden range stay as they do in a sandwich.
 
     A summary of them would be out of order.
     """
-    top = search.covered_start
-    cut = search.target_cut(top)
+    top = shown.covered_start
+    cut = shown.target_cut(top)
     if deep:
-        cut = max(cut, search.turns_cut(search.policy.compaction.retain_last_turns))
-    plan = search.summary_plan(StrategyName.TREE_SUMMARY, top, cut)
-    if isinstance(plan, CompactionPlan) and not _chunks(search, plan):
-        # Released messages are summarised with the first chunk, so a chunk is needed.
-        later_cut = search.first_hiding_cut()
-        if later_cut is None:
-            return NoCompaction("nothing is left to summarise but what was kept so far")
-        plan = search.summary_plan(StrategyName.TREE_SUMMARY, top, later_cut)
-    if isinstance(plan, CompactionPlan):
-        plan = replace(plan, chunks=_chunks(search, plan))
-    return plan
+        cut = max(cut, shown.turns_cut(shown.policy.compaction.retain_last_turns))
+    # Released messages are summarised with the first chunk, so a chunk is needed.
+    for later in (cut, shown.first_hiding_cut()):
+        if later is None:
+            break
+        plan = _summarised(shown, StrategyName.TREE_SUMMARY, top, later)
+        if isinstance(plan, NoCompaction):
+            return plan
+        if chunks := _chunks(shown, plan):
+            return replace(plan, chunks=chunks)
+    return NoCompaction("nothing is left to summarise but what was kept so far")
 
 
-def _chunks(search: CutSearch, plan: CompactionPlan) -> tuple[Span, ...]:
+def _chunks(shown: ShownHistory, plan: CompactionPlan) -> tuple[Span, ...]:
     """Cut the newly hidden messages, before and after the covered range, into chunks.
 
     A part is divided between call groups, without a gap; a small last chunk joins the one before.
     """
     assert plan.hidden is not None
     parts = [plan.hidden]
-    if (covered := search.covered) is not None:
+    if (covered := shown.covered) is not None:
         parts = [Span(plan.hidden.start, covered.start), Span(covered.end, plan.hidden.end)]
-    size, unhidden = search.policy.tree_summary.chunk_size, set(plan.unhidden_seqs)
+    size, unhidden = shown.policy.tree_summary.chunk_size, set(plan.unhidden_seqs)
     chunks: list[Span] = []
     for part in parts:
         starts, count = list[int](), size
-        for item in search.history:
+        for item in shown.entries:
             if part.holds(item.seq) and item.seq not in unhidden:
                 if count >= size and not item.joins:
                     starts.append(item.seq)
@@ -174,16 +176,16 @@ def _chunks(search: CutSearch, plan: CompactionPlan) -> tuple[Span, ...]:
     return tuple(chunks)
 
 
-def _chain(search: CutSearch, deep: bool, failures: int) -> Plan:
+def _chain(shown: ShownHistory, deep: bool, failures: int) -> Plan:
     """Plan a chain; a deep one summarises however many compactions failed before."""
     failures = 0 if deep else failures
     steps = list(ChainStep)
-    if not search.policy.tool_output.enabled:
+    if not shown.policy.tool_output.enabled:
         steps.remove(ChainStep.CLEAR_TOOL_RESULTS)
-    plan = _chain_plan(search, steps, deep, failures)
+    plan = _chain_plan(shown, steps, deep, failures)
     if isinstance(plan, CompactionPlan) and plan.summarises:
         steps.remove(ChainStep.SUMMARIZE)
-        fallback = _chain_plan(search, steps, deep, failures)
+        fallback = _chain_plan(shown, steps, deep, failures)
         return replace(plan, fallback=fallback if isinstance(fallback, CompactionPlan) else None)
     if isinstance(plan, CompactionPlan) and failures >= MAX_FAILURES:
         # Rule 11 ran the truncation instead of the summary before it.
@@ -192,59 +194,49 @@ def _chain(search: CutSearch, deep: bool, failures: int) -> Plan:
 
 
 def _chain_plan(
-    start: CutSearch, names: Sequence[ChainStep], deep: bool, failures: int
+    start: ShownHistory, names: Sequence[ChainStep], deep: bool, failures: int
 ) -> NoCompaction | CompactionPlan:
     """Run the steps repeatedly, each time adjusted to the history, until they change nothing.
 
     Tokens for a new summary or note are reserved only once a step has hidden messages.
     """
-    search = replace(start, budget=start.budget.without_new_summary)
-    ran, through, hides_preserved, has_changed = list[str](), 0, False, True
+    shown = replace(start, budget=start.budget.without_new_summary)
+    ran, hides_preserved, has_changed = dict[str, None](), False, True
     while has_changed:
         has_changed = False
-        steps, groups_kept, inside_turns = steps_for(search.history, names, failures)
+        steps, groups_kept, inside_turns = steps_for(shown.entries, names, failures)
         for step in steps:
-            if not deep and search.budget.meets_target(tokens_of(search.history)):
+            if not deep and shown.budget.meets_target(shown.tokens):
                 break
             if step is ChainStep.CLEAR_TOOL_RESULTS:
-                cleared = _cleared_through(search, groups_kept, deep)
-                if not cleared:
-                    continue
-                through = max(through, cleared)
-                kept = pinned_seqs(search.history)
-                search = replace(search, history=with_cleared(search.history, cleared, kept))
+                smaller = _without_old_results(
+                    shown, MIN_GROUPS_KEPT if deep else groups_kept, deep
+                )
+                hides = False
             else:
                 # A tail within the target stays; of a deep plan no more than the last turns.
-                tail = replace(search, budget=start.budget)
+                tail = replace(shown, budget=start.budget)
                 cut = tail.target_cut(0, inside_turns=inside_turns)
                 if deep:
                     cut = max(cut, tail.turns_cut(tail.policy.compaction.retain_last_turns))
-                fitted = tail.shown_to_fit(0, cut)
-                if fitted is None or len(fitted[0]) == len(tail.history):
-                    continue
-                shown, hid = fitted
-                hides_preserved |= hid
-                search = replace(tail, history=shown, covered=tail.hidden_beside(shown)[1])
-            has_changed = True
-            ran.append(step.value)
+                left, hides = tail.shown_to_fit(0, cut) or (tail.entries, False)
+                smaller = tail.show(left) if len(left) < len(tail.entries) else None
+            if smaller is not None:
+                shown, has_changed, ran[step.value] = smaller, True, None
+                hides_preserved |= hides
     if not ran:
         return NoCompaction("no step of the chain frees more")
-    steps_run = tuple(dict.fromkeys(ran))
-    plan = start.plan_for(search.history, steps_run, hides_preserved=hides_preserved)
     summarises = ChainStep.SUMMARIZE in ran
-    return replace(plan, results_cleared_through=through, summarises=summarises)
+    return start.plan_to(shown, tuple(ran), summarises=summarises, hides_preserved=hides_preserved)
 
 
-def _cleared_through(search: CutSearch, groups_kept: int, deep: bool) -> int:
-    """Return up to which seq results are cleared, except pinned, excluded and the newest ones."""
-    history = search.history
-    groups = [start for start, end in call_groups(history) if end - start > 1]
-    groups_kept = MIN_GROUPS_KEPT if deep else groups_kept
+def _without_old_results(shown: ShownHistory, groups_kept: int, deep: bool) -> ShownHistory | None:
+    """Return what is left once results are cleared, except those of the newest groups."""
+    groups = [start for start, end in call_groups(shown.entries) if end - start > 1]
     end = groups[-groups_kept] if len(groups) > groups_kept else 0
-    tokens = tokens_of(history)
-    return oldest_cleared(
-        clearable(history[:end], pinned_seqs(history)),
-        lambda freed: not deep and search.budget.meets_target(tokens - freed),
+    return shown.clear(
+        shown.entries[:end],
+        lambda freed: not deep and shown.budget.meets_target(shown.tokens - freed),
     )
 
 
@@ -290,31 +282,22 @@ class Strategy:
 
     name: StrategyName
     description: str
-    planner: Callable[[CutSearch, bool, int], Plan]
+    planner: Callable[[ShownHistory, bool, int], Plan]
     preserved: Callable[[Policy], tuple[int | None, int | None]]
     compacts: bool = True
 
-    def plan(
-        self,
-        history: Sequence[Entry],
-        covered: Span | None,
-        budget: HistoryBudget,
-        policy: Policy,
-        *,
-        deep: bool = False,
-        failures: int = 0,
-    ) -> Plan:
+    def plan(self, shown: ShownHistory, *, deep: bool = False, failures: int = 0) -> Plan:
         """Return what to show next, however full the window is now.
 
         A `deep` plan keeps only what the strategy must keep, any other one goes down to the
         target. `failures` counts the compactions of this conversation that failed in a row.
         """
         if self.compacts:
-            if not history:
+            if not shown.entries:
                 return NoCompaction("no messages are shown")
-            if not deep and budget.is_met_by(history):
+            if not deep and shown.budget.is_met_by(shown.entries):
                 return NoCompaction("already within the target")
-        return self.planner(CutSearch(history, covered, budget, policy), deep, failures)
+        return self.planner(shown, deep, failures)
 
 
 STRATEGIES: dict[StrategyName, Strategy] = {
@@ -336,7 +319,7 @@ STRATEGIES: dict[StrategyName, Strategy] = {
         Strategy(
             StrategyName.FULL_HISTORY,
             "Everything, always.",
-            lambda search, deep, failures: NoCompaction("full_history never compacts"),
+            lambda shown, deep, failures: NoCompaction("full_history never compacts"),
             lambda policy: (None, None),
             compacts=False,
         ),

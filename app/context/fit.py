@@ -12,33 +12,32 @@ from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.planning import (
-    LABEL_TOKENS,
-    NOTE_TOKENS,
+    CompactionInput,
     history_budget,
     summary_reserve,
     unsummarised_spans,
 )
 from app.compaction.reduction import (
     RESULTS_CLEARED,
-    Truncation,
     excluded_seqs,
-    min_cleared_tokens,
     plan_clearing,
-    tool_output_budget,
+    reduced_to_fit,
+    tool_output_limits,
     tool_output_tokens,
-    truncate,
 )
+from app.compaction.service import BUILT_IN
+from app.compaction.shown_history import NOTE_TOKENS, ShownHistory
 from app.compaction.strategies import STRATEGIES
-from app.compaction.summaries.extractive import SummaryScope
-from app.compaction.summaries.model_summary import SummaryTask
-from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.statements.summary_text import Closing
-from app.compaction.summariser import summarise_paged
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
 from app.conversations.budget_status import is_suspended
-from app.conversations.compaction_receipt import CompactionPending
+from app.conversations.compaction_receipt import (
+    CompactionPending,
+    CompactionPlan,
+    NoCompaction,
+    Trigger,
+)
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,
     MESSAGES_SHORTENED,
@@ -48,29 +47,14 @@ from app.conversations.partial_messages import (
     reader_tool_tokens,
     shortened_messages,
 )
-from app.conversations.plans import CompactionPlan, HistoryBudget, NoCompaction
 from app.conversations.thresholds import exceeds_messages
-from app.conversations.turns import Entry, entry, never_cleared, never_hidden
-from app.conversations.view import (
-    MediaCut,
-    ShortenedMessage,
-    Span,
-    Summary,
-    View,
-    overlap,
-    spans_through,
-)
-from app.conversations.views import (
-    summary_message_tokens,
-    view_after,
-    with_omission_note,
-    with_shortened,
-    without_item,
-)
+from app.conversations.turns import Entry, entry
+from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
+from app.conversations.views import summary_message_tokens, with_shortened, without_item
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
-from app.models.media import media_limits
+from app.models.tokens import media_limits
 from app.policy.policy import StrategyName
 
 EXTRACTIVE_SUMMARY = "extractive_summary"
@@ -185,7 +169,7 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
     is_kept = not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY
     if is_kept or attempt.is_preview:
         return False
-    budget = tool_output_budget(policy, limits.total)
+    budget, min_cleared = tool_output_limits(policy, limits.total)
     if state.rendered is not None:
         output_tokens = state.rendered.output_tokens
     else:
@@ -193,9 +177,8 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
     if output_tokens <= budget or is_suspended(state.stored, state.policy_usage.total, limits):
         return False
     state = await _find_excluded_seqs(deps, state)
-    min_cleared = min_cleared_tokens(policy, limits.total)
-    plan = plan_clearing(state.plan_entries, state.view, budget, min_cleared)
-    if isinstance(plan, NoCompaction):
+    plan = plan_clearing(_shown(state), output_tokens - budget, min_cleared)
+    if plan is None:
         return False
     slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
     return await deps.compaction.clear_tool_results(
@@ -279,8 +262,10 @@ async def _reduce(
     """
     reduced = await _reduce_view(deps, state, overshoot)
     if isinstance(reduced, Overflow) and state.view.summarised is not None:
-        summary = await _summary(deps, state, state.view.summarised, ())
-        view = replace(state.view, summaries=(summary,), retain=None)
+        whole, shown_inside = state.view.summarised, state.view.unhidden_seqs
+        plan = CompactionPlan((EXTRACTIVE_SUMMARY,), 0, whole, shown_inside)
+        summary, retain = await _summarise(deps, state, plan, whole)
+        view = replace(state.view, summaries=(summary,), retain=retain)
         state = _unrendered(state, view).degrade(EXTRACTIVE_SUMMARY)
         reduced = await _reduce_view(deps, state, overshoot)
     if isinstance(reduced, Overflow) and state.view.provider_item is not None:
@@ -315,6 +300,10 @@ def _with_less_reasoning(state: BuildState) -> BuildState | None:
 async def _reduce_view(
     deps: BuildDependencies, state: BuildState, overshoot: int
 ) -> BuildState | Overflow:
+    """Reduce the view as its strategy plans it, then by the steps that need no summary.
+
+    Where these do not suffice, the texts of what always stays are shortened.
+    """
     policy = state.resolved.policy
     if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
         shortened = await _shorten_largest(
@@ -322,111 +311,76 @@ async def _reduce_view(
         )
         return shortened or Overflow(state, state.view_entries)
     state = _unrendered(await _find_excluded_seqs(deps, state), state.view)
-    budget = _remaining_budget(state, overshoot)
-    plan = STRATEGIES[policy.strategy].plan(
-        state.view_entries, state.view.hidden, budget, policy, failures=0
-    )
-    if isinstance(plan, CompactionPlan):
-        state = await _apply(deps, state, plan)
-        budget = _remaining_budget(state, overshoot)
-    truncation = _truncation(state, budget)
-    if truncation is None:
-        shortened = await _shorten_largest(deps, state, _never_dropped(state), overshoot)
-        if shortened is not None:
-            state = shortened
-            truncation = _truncation(state, budget)
-    if truncation is None:
-        return Overflow(state, _never_dropped(state) or state.view_entries)
-    through = truncation.results_cleared_through
-    uncleared = tuple(sorted(seq for seq in never_cleared(state.plan_entries) if seq <= through))
-    view = replace(state.view, results_cleared_through=through, uncleared_results=uncleared)
-    if truncation.shown is not None:
-        view = with_omission_note(replace(view, spans=overlap(truncation.shown, view.window)))
-    return state.degrade(*truncation.steps).with_view(view)
+    shown = _shown(state, overshoot)
+    if isinstance(plan := STRATEGIES[policy.strategy].plan(shown), CompactionPlan):
+        state = await _carry_out(deps, state, plan)
+    for is_last in (False, True):
+        shown = _shown(state, overshoot)
+        shown = replace(shown, budget=replace(shown.budget, summary=state.summary_tokens))
+        if (reduced := reduced_to_fit(shown)) is not None:
+            return (await _carry_out(deps, state, reduced)).degrade(*reduced.steps)
+        kept = [item for item in shown.entries if item.seq in shown.protected.unhidden]
+        shortened = None if is_last else await _shorten_largest(deps, state, kept, overshoot)
+        if shortened is None:
+            return Overflow(state, kept or state.view_entries)
+        state = shortened
+    raise AssertionError("the last round returns")
 
 
-def _truncation(state: BuildState, budget: HistoryBudget) -> Truncation | None:
-    """Return the smallest truncation that makes the view fit, None without any."""
-    return truncate(
-        state.plan_entries,
-        state.view.results_cleared_through,
-        replace(budget, summary=state.summary_tokens),
-        state.view.hidden,
-        NOTE_TOKENS,
-    )
-
-
-def _never_dropped(state: BuildState) -> list[Entry]:
-    """Return the entries that no reduction drops."""
-    kept = never_hidden(state.plan_entries)
-    return [item for item in state.view_entries if item.seq in kept]
-
-
-async def _apply(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> BuildState:
+async def _carry_out(
+    deps: BuildDependencies, state: BuildState, plan: CompactionPlan
+) -> BuildState:
     """Compact this payload stream as planned; its extractive summary is stored with its epoch."""
-    view, span, summaries = state.view, plan.hidden, state.view.summaries
-    if span is not None and plan.summarises:
-        spans = unsummarised_spans(span, view.summarised, plan.released_seqs, view.window)
-        verbatim_seqs = frozenset(plan.unhidden_seqs)
-        summaries = (await _summary(deps, state, span, spans, verbatim_seqs),)
+    if not plan.steps:
+        return state
+    summaries, retain = state.view.summaries, state.view.retain
+    if plan.hidden is not None and plan.summarises:
+        summary, retain = await _summarise(deps, state, plan, plan.hidden)
+        summaries = (summary,)
         state = state.degrade(EXTRACTIVE_SUMMARY)
         if plan.hides_preserved:
             state = state.degrade("preserved_ranges_summarised")
-    if plan.results_cleared_through > view.results_cleared_through:
+    if plan.results_cleared_through > state.view.results_cleared_through:
         state = state.degrade(RESULTS_CLEARED)
-    kept = never_cleared(state.plan_entries)
-    return state.with_view(view_after(view, plan, summaries, view.retain, kept))
+    return state.with_view(input_of(state).view_after(plan, summaries, retain or ""))
 
 
-async def _summary(
-    deps: BuildDependencies,
-    state: BuildState,
-    span: Span,
-    spans: Sequence[Span],
-    verbatim_seqs: frozenset[int] = frozenset(),
-) -> Summary:
-    """Return the extractive summary of a range: of its summaries, and of the messages in `spans`.
-
-    A preview has a line in place of a long one.
-    """
-    view, count = state.view, state.resolved.count
+async def _summarise(
+    deps: BuildDependencies, state: BuildState, plan: CompactionPlan, hidden: Span
+) -> tuple[Summary, str | None]:
+    """Return the summary of a range without a model, of a preview a line in place of a long one."""
+    view, source = state.view, input_of(state)
+    spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
     if state.attempt.is_preview and sum(each.end - each.start for each in spans) > MAX_PREVIEWED:
-        text = f"[A build would summarise messages {span.start} to {span.end - 1} here.]"
-        return Summary(span, text, summary_message_tokens(text, count))
-    own = state.stored
-    scope = SummaryScope(
-        count,
-        Closing(span.start, span.end - 1, state.resolved.names_recall),
-        earlier_tokens=own.hidden_tokens - own.outside_tokens if view.summaries else 0,
-        earlier_start=view.summarised.start if view.summarised is not None else 0,
-        first_seq=view.window[0].start if view.window else 1,
+        text = f"[A build would summarise messages {hidden.start} to {hidden.end - 1} here.]"
+        tokens = summary_message_tokens(text, state.resolved.count)
+        return Summary(hidden, text, tokens), view.retain
+    run = deps.compaction.start(source, Trigger.PROACTIVE, BUILT_IN)
+    return await run.summarise(plan, hidden, summary_reserve(state.limits))
+
+
+def input_of(state: BuildState) -> CompactionInput:
+    """Return what a compaction of this view is planned on."""
+    return CompactionInput(
+        state.attempt.tenant_id,
+        state.input.conversation,
+        state.resolved,
+        state.view,
+        tuple(state.plan_entries),
     )
-    task = SummaryTask(
-        SummaryRequest(),
-        None,
-        summary_reserve(state.limits) - LABEL_TOKENS,
-        deps.summariser.start_run(state.attempt.tenant_id),
-        scope,
-        state.attempt.conversation_id,
-        spans,
-        "\n\n".join(summary.text for summary in view.summaries) or None,
-        verbatim_seqs=verbatim_seqs,
-    )
-    result = await summarise_paged(deps.database, deps.summariser, task)
-    tokens = summary_message_tokens(result.text, count)
-    return Summary(span, result.text, tokens, sections=result.sections)
 
 
 # --- shortening -----------------------------------------------------------------------------------
 
 
-def _remaining_budget(state: BuildState, overshoot: int = 0) -> HistoryBudget:
-    """Return the budget of the history, `overshoot` tokens smaller than the window allows."""
+def _shown(state: BuildState, overshoot: int = 0) -> ShownHistory:
+    """Return what the view shows, its budget `overshoot` tokens smaller than the window allows."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
     reserve = max(summary_reserve(limits), summary)
     fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens
     budget = history_budget(limits, resolved.policy, fixed, reserve, resolved.factor)
-    return replace(budget, capacity=budget.capacity - overshoot, current_summary=summary)
+    budget = replace(budget, capacity=budget.capacity - overshoot, current_summary=summary)
+    return ShownHistory(state.view_entries, state.view.hidden, budget, resolved.policy)
 
 
 async def _shorten_oversized(deps: BuildDependencies, state: BuildState) -> BuildState | None:
@@ -434,7 +388,7 @@ async def _shorten_oversized(deps: BuildDependencies, state: BuildState) -> Buil
 
     It comes before a compaction, so that the pressure is that of the payload as it is sent.
     """
-    budget = _remaining_budget(state, reader_tool_tokens(state.resolved, state.tools.agent_tools))
+    budget = _shown(state, reader_tool_tokens(state.resolved, state.tools.agent_tools)).budget
     available_tokens = budget.capacity - budget.fixed - budget.summary
     limits = limits_of_oversized(state.plan_entries, available_tokens)
     return await _with_shortened(deps, state, limits)
@@ -452,7 +406,7 @@ async def _shorten_largest(
 
     With `only_large`, messages of less than half of the available tokens stay as they are.
     """
-    budget = _remaining_budget(state, overshoot)
+    budget = _shown(state, overshoot).budget
     available_tokens = budget.capacity - budget.fixed - state.summary_tokens
     available_tokens -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.agent_tools)
     shortenable = None

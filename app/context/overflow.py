@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from app.common.errors import Conflict, ContextOverflow, ValidationError
 from app.compaction.planning import CompactionInput
 from app.compaction.reduction import view_after_overflow
-from app.context.fit import shorten_messages
+from app.context.fit import input_of, shorten_messages
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import render_view
 from app.conversations.compaction_receipt import CompactResult, unchanged
@@ -109,11 +109,11 @@ async def reduce_after_overflow(
     deps: BuildDependencies, state: BuildState
 ) -> CompactResult | Changed | Overflow:
     """Reduce the payload that a provider refused as too long, without a model."""
-    compaction_input = _input_of(state)
+    compaction_input = input_of(state)
     view = await _smaller_view(deps, state, compaction_input)
     if view is None and state.view.provider_item is not None:
         state = replace(state, view=without_item(state.view))
-        compaction_input = _input_of(state)
+        compaction_input = input_of(state)
         view = await _smaller_view(deps, state, compaction_input)
     if view is None:
         return Overflow(state, state.view_entries)
@@ -137,7 +137,7 @@ async def leave_out_media(
     cut = cut_after_refusal(assembler.media, verdict.keep_media, seq)
     if cut is None:
         raise ValidationError.at("/error", "No media are sent that could be left out")
-    return await _apply(deps, state, _input_of(state), replace(state.view, media_cut=cut))
+    return await _apply(deps, state, input_of(state), replace(state.view, media_cut=cut))
 
 
 async def leave_out_reasoning(deps: BuildDependencies, state: BuildState) -> CompactResult:
@@ -169,16 +169,6 @@ async def _apply(
         return await deps.compaction.apply_emergency_cut(compaction_input, view)
     except Conflict:
         return state.changed()
-
-
-def _input_of(state: BuildState) -> CompactionInput:
-    return CompactionInput(
-        state.attempt.tenant_id,
-        state.input.conversation,
-        state.resolved,
-        state.view,
-        tuple(state.plan_entries),
-    )
 
 
 async def _smaller_view(

@@ -16,12 +16,13 @@ from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable
 from app.compaction.planning import history_budget
 from app.compaction.reduction import RESULTS_CLEARED
+from app.compaction.shown_history import ShownHistory
 from app.compaction.strategies import STRATEGIES
 from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
+from app.conversations.compaction_receipt import SlidingCut
 from app.conversations.epochs import EpochStart, epoch_start_from
 from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
-from app.conversations.plans import SlidingCut
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
 from app.conversations.views import (
@@ -217,7 +218,7 @@ def _slide(state: BuildState) -> BuildState:
     """Move the view to the last N messages."""
     resolved, policy = state.resolved, state.resolved.policy
     budget = history_budget(state.limits, policy, resolved.raw_fixed.fixed, 0, resolved.factor)
-    plan = STRATEGIES[policy.strategy].plan(state.plan_entries, None, budget, policy)
+    plan = STRATEGIES[policy.strategy].plan(ShownHistory(state.plan_entries, None, budget, policy))
     if not isinstance(plan, SlidingCut):
         return state
     spans = spans_beside(Span(1, plan.tail_start), plan.kept_seqs, state.view.spans)

@@ -1,4 +1,4 @@
-"""What compactions did: receipts, results, failures, and the view they leave."""
+"""What compactions do and did: plans, receipts, results, failures, and the view they leave."""
 
 from __future__ import annotations
 
@@ -30,6 +30,68 @@ class Trigger(StrEnum):
 
 PROVIDER_ITEM_SUMMARY = "[summarised by the provider, in an item that only its models read]"
 """The stored summary of a receipt whose provider's item has no readable text."""
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+class ChainStep(StrEnum):
+    """The steps of the chain strategy, in their order."""
+
+    CLEAR_TOOL_RESULTS = "clear_tool_results"
+    SUMMARIZE = "summarize"
+    TRUNCATE = "truncate"
+
+
+@dataclass(frozen=True, slots=True)
+class NoCompaction:
+    """A plan to do nothing, with the reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingCut:
+    """A plan to show only the messages from the seq `tail_start` on, and these before it."""
+
+    tail_start: int
+    kept_seqs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """A plan of what to clear, hide and summarise.
+
+    - `hidden` is the whole hidden range after the compaction, or None if it hides no message.
+      `unhidden_seqs` inside it stay shown. `released_seqs` were shown inside the former range and
+      are hidden now.
+    - Tool results up to `results_cleared_through` are replaced by placeholders.
+    - Without `summarises` the newly hidden messages are dropped with a note.
+    - `chunks` are the parts that a tree summarises one by one. Together they cover what is newly
+      hidden outside the former range; the first one includes the released messages.
+    - `hides_preserved` is set when preserved messages had to be hidden to fit the capacity.
+    - `fallback` is the plan to use when no summary can be made. `drops_without_summary` is set when
+      messages are dropped without the summary that the policy asks for.
+    - `freed_tokens` counts what messages no longer cost, without the cost of a new summary.
+    """
+
+    steps: tuple[str, ...]
+    freed_tokens: int
+    hidden: Span | None = None
+    unhidden_seqs: tuple[int, ...] = ()
+    results_cleared_through: int = 0
+    summarises: bool = True
+    chunks: tuple[Span, ...] = ()
+    hides_preserved: bool = False
+    fallback: CompactionPlan | None = None
+    released_seqs: tuple[int, ...] = ()
+    drops_without_summary: bool = False
+
+
+Plan = NoCompaction | SlidingCut | CompactionPlan
+
+
+# --- receipts -------------------------------------------------------------------------------------
 
 
 @answer()

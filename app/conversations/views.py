@@ -11,9 +11,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL
-from app.conversations.compaction_receipt import ViewState
+from app.conversations.compaction_receipt import CompactionPlan, ViewState
 from app.conversations.conversation import ConversationState
-from app.conversations.plans import CompactionPlan
 from app.conversations.turns import Entry, entry
 from app.conversations.view import (
     SUMMARY_PREFIX,
@@ -32,7 +31,7 @@ from app.conversations.view import (
 )
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Reasoning, Role
-from app.formats.provider_items import encrypted_bytes, is_requested, readable_summary
+from app.formats.reasoning import encrypted_bytes, is_requested, readable_summary
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy
 from app.prompt.resolved_settings import ResolvedSettings

@@ -6,8 +6,8 @@
 4. No slice splits a character: a start inside a character moves to the next one, an end inside one
    moves back, unless the slice would be empty. Read from 0 along `next_offset`, the texts add up to
    the whole output.
-5. Bytes before a slice are not read. A slice of lines ends after a line of more than MAX_LINE_BYTES,
-   of which the rest is not read. A slice at or past the end is empty.
+5. Bytes before a slice are not read. A slice of lines ends after a line of more than
+   MAX_LINE_BYTES, of which the rest is not read. A slice at or past the end is empty.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from app.conversations.plans import HistoryBudget
+from app.compaction.shown_history import HistoryBudget
 from app.conversations.turns import Entry, call_groups, marked
-from app.conversations.view import ENDLESS, Span
 from app.formats.message import Role
 from tests.domain.histories import entries
 
@@ -37,37 +36,8 @@ def pinned_histories(draw: st.DrawFn) -> list[Entry]:
     ]
 
 
-@st.composite
-def histories(draw: st.DrawFn) -> list[Entry]:
-    """Draw what a view shows: all of a log, or its ends around a summary's range; some pins."""
-    history = draw(pinned_histories())
-    starts = [i for i, item in enumerate(history) if not item.joins]
-    if len(starts) > 2 and draw(st.booleans()):
-        first, last = sorted(draw(st.sets(st.sampled_from(starts[1:]), min_size=2, max_size=2)))
-        return history[:first] + history[last:]
-    return history
-
-
-def shown_by(history: Sequence[Entry], spans: Sequence[Span]) -> list[Entry]:
-    """Return what lies in the spans."""
-    return [item for item in history if any(span.holds(item.seq) for span in spans)]
-
-
 def assert_whole_groups(history: Sequence[Entry], kept: Sequence[Entry]) -> None:
     """Fail if a call is shown without its results, or they without it."""
     left = {item.seq for item in kept}
     for start, end in call_groups(history):
         assert len({item.seq in left for item in history[start:end]}) == 1
-
-
-def assert_spans_show(
-    spans: Sequence[Span], history: Sequence[Entry], kept: Sequence[Entry]
-) -> None:
-    """Fail unless only the last span is endless and no hidden message of before is in any."""
-    *bounded, last = spans
-    assert last.end == ENDLESS
-    assert all(span.start < span.end < ENDLESS for span in bounded)
-    ends = [span.end for span in bounded]
-    assert all(end < span.start for end, span in zip(ends, spans[1:], strict=True))
-    hidden = set(range(1, history[-1].seq + 1)) - {item.seq for item in kept}
-    assert not any(span.holds(seq) for span in spans for seq in hidden)

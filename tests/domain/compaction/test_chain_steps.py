@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.compaction.strategies import GROUPS_KEPT, MAX_FAILURES, MIN_GROUPS_KEPT, steps_for
-from app.conversations.plans import ChainStep
+from app.conversations.compaction_receipt import ChainStep
 from app.conversations.turns import Entry, entry
 from app.formats.message import Role
 

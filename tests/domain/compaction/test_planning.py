@@ -29,17 +29,16 @@ from app.compaction.planning import (
     unsummarised_spans,
 )
 from app.compaction.run import LEVELS, next_merge
-from app.conversations.compaction_receipt import Compaction, Trigger
+from app.conversations.compaction_receipt import Compaction, CompactionPlan, NoCompaction, Trigger
 from app.conversations.conversation import Conversation, ConversationState, StoredSettings
-from app.conversations.plans import CompactionPlan, NoCompaction
 from app.conversations.thresholds import CompactionThreshold, compaction_threshold
 from app.conversations.turns import (
     Entry,
     entry,
     group_boundary_after,
     group_boundary_before,
-    never_hidden,
     pinned_seqs,
+    protected,
 )
 from app.conversations.view import Span, Summary, View, spans_beside
 from app.conversations.views import (
@@ -504,7 +503,7 @@ def check_usage(talk: Talk, minimum: set[int]) -> None:
         item
         for item in shown_entries(talk.log, talk.view)
         if item.seq in minimum
-        or item.seq in never_hidden(talk.log)
+        or item.seq in protected(talk.log).unhidden
         or (item.role is U and resolved.policy.preserve_user_messages)
         or (hidden is not None and hidden.holds(item.seq))
     ]

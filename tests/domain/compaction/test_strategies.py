@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compaction.run import LEVELS, next_merge
+from app.compaction.shown_history import HistoryBudget, ShownHistory
 from app.compaction.strategies import MAX_FAILURES, STRATEGIES
-from app.conversations.plans import (
+from app.conversations.compaction_receipt import (
     ChainStep,
     CompactionPlan,
-    HistoryBudget,
     NoCompaction,
     Plan,
     SlidingCut,
@@ -29,9 +29,9 @@ from app.conversations.turns import (
     group_boundary_after,
     group_boundary_before,
     is_group_boundary,
-    never_hidden,
     newest_user_message,
     pinned_seqs,
+    protected,
     starts_turn,
 )
 from app.conversations.view import Span, Summary, View, spans_beside
@@ -137,7 +137,7 @@ def test_a_plan_matches_its_result(
 ) -> None:
     """Ranges are cut between call groups, and free exactly what they hide or clear."""
     plan: Plan | None = STRATEGIES[name].plan(
-        history, None, budget, policy, deep=deep, failures=failures
+        ShownHistory(history, None, budget, policy), deep=deep, failures=failures
     )
     while isinstance(plan, CompactionPlan):
         left, _ = applied(history, None, plan)
@@ -187,7 +187,7 @@ def test_plans_in_a_row_keep_what_must_stay(
         head_seq += len(more)
         staying = {item.seq: item for item in history if item.seq in pinned_seqs(history)}
         newest, groups = newest_user_message(history), call_groups(history)
-        plan = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
+        plan = STRATEGIES[name].plan(ShownHistory(history, covered, budget, policy), deep=is_deep)
         if isinstance(plan, CompactionPlan):
             if covered is not None and plan.hidden is not None:
                 assert plan.hidden.start <= covered.start
@@ -203,7 +203,9 @@ def test_plans_in_a_row_keep_what_must_stay(
             for start, end in groups:
                 assert len({item.seq in left for item in before[start:end]}) == 1
             assert before[-1].seq in left
-            again = STRATEGIES[name].plan(history, covered, budget, policy, deep=is_deep)
+            again = STRATEGIES[name].plan(
+                ShownHistory(history, covered, budget, policy), deep=is_deep
+            )
             assert isinstance(again, NoCompaction), (plan, again)
         history = [replace(i, pinned=i.pinned and i.seq not in unpinned) for i in history]
 
@@ -213,7 +215,7 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
     history: list[Entry], policy: Policy, budget: HistoryBudget, name: StrategyName
 ) -> None:
     """After a plan the view is within its target, or shows only what has to stay."""
-    plan = STRATEGIES[name].plan(history, None, budget, policy)
+    plan = STRATEGIES[name].plan(ShownHistory(history, None, budget, policy))
     if not isinstance(plan, CompactionPlan) or plan.hidden is None:
         return
     left, _ = applied(history, None, plan)
@@ -235,7 +237,7 @@ def test_a_plan_reaches_the_target_or_keeps_no_more_than_it_must(
             must = history[turns[-1] :]
         case _:
             must = history[groups[-1][0] :]
-    stays = {item.seq for item in must} | never_hidden(history)
+    stays = {item.seq for item in must} | protected(history).unhidden
     loose = [item for item in left if item.seq not in stays]
     assert not loose or policy.preserve_user_messages
     assert all(item.role is U for item in loose)
@@ -250,14 +252,15 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     history = history_of([U, A] * 10)
     budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
-    plan = RETAIN.plan(history, None, budget, policy, deep=True)
+    plan = RETAIN.plan(ShownHistory(history, None, budget, policy), deep=True)
     assert plan == CompactionPlan(
         ("retain_summary",), 130, Span(1, 19), unhidden_seqs=(9, 11, 13, 15, 17)
     )
     assert isinstance(
-        RETAIN.plan(*applied(history, None, plan), budget, policy, deep=True), NoCompaction
+        RETAIN.plan(ShownHistory(*applied(history, None, plan), budget, policy), deep=True),
+        NoCompaction,
     )
-    plan = RETAIN.plan(history, None, budget, policy)
+    plan = RETAIN.plan(ShownHistory(history, None, budget, policy))
     assert plan == CompactionPlan(
         ("retain_summary",), 110, Span(1, 17), unhidden_seqs=(7, 9, 11, 13, 15)
     )
@@ -272,8 +275,8 @@ def test_sliding_window_shows_exactly_the_last_n(
 ) -> None:
     """The last N messages are shown, grown to a call group and no further, and what stays."""
     last = policy.sliding_window.keep_last_n
-    plan = SLIDING.plan(history, None, budget, policy)
-    pinned = never_hidden(history)
+    plan = SLIDING.plan(ShownHistory(history, None, budget, policy))
+    pinned = protected(history).unhidden
     if isinstance(plan, NoCompaction):
         minimum = group_boundary_before(history, len(history) - last)
         assert all(item.seq in pinned for item in history[:minimum])
@@ -285,7 +288,9 @@ def test_sliding_window_shows_exactly_the_last_n(
     assert all(item.joins for item in tail[1 : len(tail) - last + 1])
     assert plan.kept_seqs == tuple(seq for seq in sorted(pinned) if seq < plan.tail_start)
     kept = [item for item in history if item.seq in plan.kept_seqs]
-    assert isinstance(SLIDING.plan([*kept, *tail], None, budget, policy), NoCompaction)
+    assert isinstance(
+        SLIDING.plan(ShownHistory([*kept, *tail], None, budget, policy)), NoCompaction
+    )
 
 
 @given(entries(), policies(), budgets(), st.none() | st.just(Span(1, 3)), st.booleans())
@@ -293,7 +298,9 @@ def test_full_history_never_plans_anything(
     history: list[Entry], policy: Policy, budget: HistoryBudget, covered: Span | None, deep: bool
 ) -> None:
     """Whatever the budget, full history keeps everything. [strategy.full-history]"""
-    assert isinstance(FULL.plan(history, covered, budget, policy, deep=deep), NoCompaction)
+    assert isinstance(
+        FULL.plan(ShownHistory(history, covered, budget, policy), deep=deep), NoCompaction
+    )
 
 
 # --- tree summary ---------------------------------------------------------------------------
@@ -313,7 +320,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
     for more in [[], *later]:
         history = grown(history, more, head_seq)
         head_seq += len(more)
-        plan = TREE.plan(history, covered, budget, policy, deep=deep)
+        plan = TREE.plan(ShownHistory(history, covered, budget, policy), deep=deep)
         if not isinstance(plan, CompactionPlan):
             continue
         assert plan.hidden is not None
@@ -405,7 +412,7 @@ def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
     policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
     for deep in (False, True):
-        plan = CHAIN.plan(toolish(8, 300), None, budget, policy, deep=deep)
+        plan = CHAIN.plan(ShownHistory(toolish(8, 300), None, budget, policy), deep=deep)
         assert isinstance(plan, CompactionPlan)
         assert plan.steps == ("summarize",)
         assert plan.results_cleared_through == 0
@@ -415,11 +422,13 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
     """After failures in a row the model is called last, unless the plan is deep."""
     history = history_of([U, A] * 20)
     budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
-    plan = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES)
+    plan = CHAIN.plan(ShownHistory(history, None, budget, Policy()), failures=MAX_FAILURES)
     assert plan == CompactionPlan(
         ("truncate",), 300, Span(1, 31), summarises=False, drops_without_summary=True
     )
-    requested = CHAIN.plan(history, None, budget, Policy(), failures=MAX_FAILURES, deep=True)
+    requested = CHAIN.plan(
+        ShownHistory(history, None, budget, Policy()), failures=MAX_FAILURES, deep=True
+    )
     assert isinstance(requested, CompactionPlan)
     assert requested.steps == ("summarize",)
     assert requested.hidden == Span(1, 39)

@@ -9,17 +9,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.compaction.reduction import truncate
+from app.compaction.reduction import reduced_to_fit
+from app.compaction.shown_history import HistoryBudget, ShownHistory
 from app.compaction.strategies import STRATEGIES
+from app.conversations.compaction_receipt import CompactionPlan, SlidingCut
 from app.conversations.messages.row import LogRow
-from app.conversations.plans import CompactionPlan, HistoryBudget, SlidingCut
-from app.conversations.turns import Entry, is_group_boundary, never_cleared, pinned_seqs
+from app.conversations.turns import Entry, is_group_boundary, pinned_seqs, protected
 from app.conversations.view import Span, Summary, View, spans_beside
-from app.conversations.views import view_after, view_summary_tokens, with_omission_note
+from app.conversations.views import shown_entries, view_after, view_summary_tokens
 from app.formats import ToolDefinition
 from app.formats.message import FormatName
-from app.models.budget import Limits
-from app.models.limits import ModelInfo
+from app.models.budget import Limits, ModelInfo
 from app.payload import assembler_of
 from app.payload.assembler import Assembler
 from app.policy.policy import (
@@ -88,7 +88,7 @@ def planned(draw: st.DrawFn, history: Sequence[Entry], room: HistoryBudget) -> V
         preserve_user_messages=draw(st.booleans()),
     )
     deep = draw(st.booleans())
-    plan = STRATEGIES[policy.strategy].plan(history, None, room, policy, deep=deep)
+    plan = STRATEGIES[policy.strategy].plan(ShownHistory(history, None, room, policy), deep=deep)
     if isinstance(plan, CompactionPlan):
         return draw(compacted(plan, history))
     if isinstance(plan, SlidingCut):
@@ -129,16 +129,12 @@ def compacted(draw: st.DrawFn, plan: CompactionPlan, history: Sequence[Entry]) -
 
 def fitted(view: View, history: Sequence[Entry], room: HistoryBudget) -> View:
     """Return a view made to fit as a build does it, or as it is where nothing fits."""
-    shown = [item for item in history if view.shows(item.seq)]
+    shown = shown_entries(history, view)
     room = replace(room, summary=view_summary_tokens(view, third))
-    found = truncate(shown, view.results_cleared_through, room, view.hidden)
-    if found is None:
+    plan = reduced_to_fit(ShownHistory(shown, view.hidden, room))
+    if plan is None:
         return view
-    through = found.results_cleared_through
-    newly = {seq for seq in never_cleared(shown) if view.results_cleared_through < seq <= through}
-    uncleared_results = tuple(sorted({*view.uncleared_results, *newly}))
-    view = replace(view, results_cleared_through=through, uncleared_results=uncleared_results)
-    return view if found.shown is None else with_omission_note(replace(view, spans=found.shown))
+    return view_after(view, plan, view.summaries, view.retain, protected(shown).uncleared)
 
 
 @st.composite
