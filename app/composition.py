@@ -25,9 +25,8 @@ from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
 from app.context.answer import BuildReplayService
 from app.context.build import ContextService
-from app.context.model_registry import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
-from app.context.stateless_service import StatelessService
+from app.context.stateless import RegistryService, StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults

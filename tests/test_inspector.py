@@ -177,7 +177,7 @@ def went_wrong(url: str) -> str:
 
         def define(description: str) -> None:
             function = {"name": "read", "description": description, "parameters": {}}
-            send("PUT", f"{path}/tools", {"tools": [{"type": "function", "function": function}]})
+            send("PATCH", path, {"tools": [{"type": "function", "function": function}]})
 
         policy = {
             "strategy": "retain_summary",

@@ -234,7 +234,7 @@ def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str
             service.post(f"{path}/messages", json={"messages": [last]})
             check()
             scratchpad["content"] += f", {turn} looked at"
-            service.put(f"{path}/sections", json={"sections": [base, scratchpad]})
+            service.patch(path, json={"sections": [base, scratchpad]})
             check()
         service.post(f"{path}/overflow", json={"format": format})
         check()

@@ -22,10 +22,18 @@ from app.conversations.compaction_receipt import CompactResult
 from app.conversations.messages.routes import MessagePage, transcript
 from app.http import cursors, errors
 from app.http.bodies import Json
-from app.http.dependencies import ConversationPath, Cursor, Limit, page_bound, services, tenant_of
 from app.http.errors import problems_of
 from app.http.fields import UUID, NoFields
-from app.http.routing import WireRoute, paged
+from app.http.routing import (
+    ConversationPath,
+    Cursor,
+    Limit,
+    WireRoute,
+    page_bound,
+    paged,
+    services,
+    tenant_of,
+)
 from app.policy.policy import Policy
 from app.work import repository as jobs
 

@@ -64,7 +64,7 @@ from app.conversations.views import (
     without_compaction,
 )
 from app.conversations.windows.service import ActiveWindows
-from app.models.model_calls import EXTRACTIVE
+from app.models.usage import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.work.leases import Leases

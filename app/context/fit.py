@@ -54,7 +54,7 @@ from app.conversations.views import summary_message_tokens, with_shortened, with
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
-from app.models.media import media_limits
+from app.models.tokens import media_limits
 from app.policy.policy import StrategyName
 
 EXTRACTIVE_SUMMARY = "extractive_summary"

@@ -31,21 +31,26 @@ from app.context.schemas import (
     OverflowAnswer,
     OverflowRequest,
     PreviewedContext,
+    Reading,
     StateShown,
 )
-from app.context.usage_schemas import Reading
 from app.conversations.compaction_receipt import CompactResult, ContextState
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import AppendAnswer
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
-from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of
 from app.http.errors import problems_of
 from app.http.fields import MAX_TOKENS
-from app.http.routing import WireRoute, direct
+from app.http.routing import (
+    ConversationPath,
+    IdempotencyKey,
+    WireRoute,
+    direct,
+    services,
+    tenant_of,
+)
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
-from app.prompt.schemas import sections_to_store
 from app.prompt.sections import DYNAMIC_KINDS, section_from
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
@@ -277,7 +282,7 @@ async def _verdict(request: Request, body: OverflowRequest | None) -> Verdict:
 
 
 def _settings(body: CallSettings) -> RequestSettings:
-    sections = sections_to_store(body.sections)
+    sections = [item.model_dump(exclude_none=True) for item in body.sections or ()]
     dynamic = [raw for raw in sections if raw.get("kind") in DYNAMIC_KINDS]
     static = [raw for raw in sections if raw.get("kind") not in DYNAMIC_KINDS]
     # A stored section of this name is replaced, whatever its kind.

@@ -1,8 +1,8 @@
 """Agents and conversations: their settings, and the state of a log and its view.
 
 Settings are stored as the caller gave them, without defaults. They stay JSON text because most
-reads only compare them with settings that are already parsed. A caller replaces sections and tools
-as whole lists: each list is a new version, and earlier versions stay readable.
+reads only compare them with settings that are already parsed. Sections and tools are changed as
+whole lists: each list is a new version, and the newest versions stay readable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.conversations.messages.row import NO_CALLS, Calls
 from app.conversations.view import Span
 from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
 from app.formats import parse_tool
-from app.models.calibration import Calibration
+from app.models.budget import Calibration
 
 INHERIT: Final = "inherit"
 OwnWindow = int | None | Literal["inherit"]
@@ -70,26 +70,27 @@ class StoredSettings:
     sections_version: int = 0
     tools_version: int = 0
 
-    def newest(self, kind: SettingsList) -> tuple[str, int]:
-        """Return a list and its version."""
-        return getattr(self, kind), getattr(self, f"{kind}_version")
+    def with_list(self, kind: SettingsList, items: Sequence[Mapping[str, Any]]) -> StoredSettings:
+        """Return the settings with another list, a new version if it differs.
 
-    def with_list(self, kind: SettingsList, body: str, version: int) -> StoredSettings:
-        """Return the settings with another list."""
-        changes: dict[str, Any] = {kind.value: body, f"{kind}_version": version}
+        Raises ValidationError for a tool that is none, or a name used twice.
+        """
+        seen: set[str] = set()
+        for index, item in enumerate(items):
+            is_tool = kind is SettingsList.TOOLS
+            name = parse_tool(item, f"/tools/{index}").name if is_tool else item["name"]
+            if name in seen:
+                problem = f"The name {name!r} is used twice"
+                raise ValidationError.at(f"/{kind}/{index}/name", problem)
+            seen.add(name)
+        body, version = json_text.dumps(list(items)), f"{kind}_version"
+        if body == getattr(self, kind):
+            return self
+        changes: dict[str, Any] = {kind.value: body, version: getattr(self, version) + 1}
         return replace(self, **changes)
 
 
-def list_json(kind: SettingsList, items: Sequence[Mapping[str, Any]]) -> str:
-    """Return sections or tools as stored; raises ValidationError for a tool or a repeated name."""
-    seen: set[str] = set()
-    for index, item in enumerate(items):
-        is_tool = kind is SettingsList.TOOLS
-        name = parse_tool(item, f"/tools/{index}").name if is_tool else item["name"]
-        if name in seen:
-            raise ValidationError.at(f"/{kind}/{index}/name", f"The name {name!r} is used twice")
-        seen.add(name)
-    return json_text.dumps(list(items))
+NO_SETTINGS: Final = StoredSettings()
 
 
 @dataclass(frozen=True, slots=True)

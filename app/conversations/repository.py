@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
 from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import (
-    INHERIT,
+    NO_SETTINGS,
     Agent,
     Conversation,
-    OwnWindow,
     SettingsList,
     StoredSettings,
-    stored_window,
     window_of,
 )
 from app.conversations.rows import (
@@ -61,26 +58,12 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
     @abstractmethod
     def _key(self, tenant_id: str, resource_id: str) -> dict[str, Any]: ...
 
-    async def change(self, tenant_id: str, resource: Resource) -> None:
-        """Store the settings of a resource that exists."""
-        values = fields_of(resource) | fields_of(resource.settings)
-        values |= {"tenant_id": tenant_id, "rolling_window_seconds": resource.own_window}
+    async def change(self, tenant_id: str, before: Resource, after: Resource) -> None:
+        """Store what has changed of a locked resource."""
+        values = fields_of(after) | fields_of(after.settings)
+        values |= {"tenant_id": tenant_id, "rolling_window_seconds": after.own_window}
         await self._session.run(self.changed, **values)
-
-    async def replace_list(
-        self, tenant_id: str, resource: Resource, kind: SettingsList, body: str
-    ) -> int:
-        """Store a list of a locked resource, and return its version: a new one if it differs."""
-        stored, newest = resource.settings.newest(kind)
-        if body == stored:
-            return newest
-        version, key = newest + 1, self._key(tenant_id, resource.key)
-        await self._session.run(self.versions.add, kind=kind, version=version, body=body, **key)
-        if (through := version - _KEPT_VERSIONS) > 0:
-            await self._session.run(self.versions.drop, kind=kind, through=through, **key)
-        settings = resource.settings.with_list(kind, body, version)
-        await self.change(tenant_id, replace(resource, settings=settings))
-        return version
+        await self._add_versions(tenant_id, after.key, before.settings, after.settings)
 
     async def find_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
@@ -92,15 +75,18 @@ class ConfigurableRepository(Repository, ABC, Generic[Resource]):
         )
         return found
 
-    async def _add_first_versions(
-        self, tenant_id: str, resource_id: str, settings: StoredSettings
+    async def _add_versions(
+        self, tenant_id: str, resource_id: str, before: StoredSettings, after: StoredSettings
     ) -> None:
-        key = self._key(tenant_id, resource_id)
         for kind in SettingsList:
-            body, version = settings.newest(kind)
-            if version:
-                values = {"kind": kind, "version": version, "body": body}
-                await self._session.run(self.versions.add, **values, **key)
+            version = getattr(after, f"{kind}_version")
+            if version == getattr(before, f"{kind}_version"):
+                continue
+            of_kind = {"kind": kind, **self._key(tenant_id, resource_id)}
+            body = getattr(after, kind)
+            await self._session.run(self.versions.add, version=version, body=body, **of_kind)
+            if (through := version - _KEPT_VERSIONS) > 0:
+                await self._session.run(self.versions.drop, through=through, **of_kind)
 
 
 _IS_AGENT = equal("tenant_id", "agent_id")
@@ -156,7 +142,7 @@ class AgentRepository(ConfigurableRepository[Agent]):
         values = fields_of(settings) | self._key(tenant_id, agent_id) | others
         if not await self._session.run(ADD_AGENT, **values):
             return False
-        await self._add_first_versions(tenant_id, agent_id, settings)
+        await self._add_versions(tenant_id, agent_id, NO_SETTINGS, settings)
         return True
 
     async def find(self, tenant_id: str, agent_id: str, *, lock: bool = False) -> Agent | None:
@@ -190,6 +176,7 @@ class AgentRepository(ConfigurableRepository[Agent]):
 
 
 _OF_CONVERSATION = ("rolling_window_seconds", "expires_at")
+_NO_OTHERS = dict.fromkeys(("own_id", *_OF_CONVERSATION))
 _KEYS = ("conversation_id", "tenant_id", "own_id", "agent_id")
 ADD_CONVERSATION = Statement(f"""
     {insert("conversations", *_KEYS, "metadata", *_SETTINGS, *_OF_CONVERSATION)}
@@ -263,30 +250,26 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         agent: Agent | None,
         counter: str,
         settings: StoredSettings,
-        metadata: str,
-        own_window: OwnWindow = INHERIT,
-        own_id: str | None = None,
-        expires_at: datetime | None = None,
+        metadata: str = "{}",
+        **others: Any,
     ) -> bool:
-        """Create one with an empty log; False when the key is taken."""
-        own, inherited = stored_window(own_window), self._settings_cache.defaults.conversations
+        """Create one with an empty log and its other columns; False when the key is taken."""
+        inherited = self._settings_cache.defaults.conversations
         if agent is not None:
             inherited = agent.rolling_window_seconds or 0
-        values = fields_of(settings) | {
+        values = fields_of(settings) | _NO_OTHERS | others
+        values |= {
+            "metadata": metadata,
             "conversation_id": conversation_id,
             "tenant_id": tenant_id,
             "agent_id": agent.agent_id if agent is not None else None,
-            "metadata": metadata,
-            "own_id": own_id,
-            "rolling_window_seconds": own,
-            "window_seconds": window_of(own, inherited),
-            "expires_at": expires_at,
+            "window_seconds": window_of(values["rolling_window_seconds"], inherited),
             "counter": counter,
         }
         if not await self._session.run(ADD_CONVERSATION, **values):
             return False
         await self._session.run(ADD_HEAD, **values)
-        await self._add_first_versions(tenant_id, conversation_id, settings)
+        await self._add_versions(tenant_id, conversation_id, NO_SETTINGS, settings)
         return True
 
     async def stored_keys(

@@ -1,12 +1,12 @@
-"""`/v1/conversations` and `/v1/agents`: their settings, with the lists of sections and tools."""
+"""`/v1/conversations` and `/v1/agents`: their settings, lists of them, and clears."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
 from app.common import json_text
 from app.common.errors import Conflict
@@ -24,42 +24,36 @@ from app.conversations.schemas import (
     ConversationPatch,
     ConversationUsage,
     ListedConversation,
+    ListVersion,
     ShownAgent,
     ShownConversation,
 )
-from app.conversations.service import AgentService, ConversationService
 from app.http import cursors
 from app.http.bodies import Json
 from app.http.cursors import Deleted
-from app.http.dependencies import (
+from app.http.errors import problems_of
+from app.http.fields import MAX_SEQ, NoFields
+from app.http.routing import (
     AgentPath,
     ConversationPath,
     Cursor,
     Limit,
-    agent_id_from,
+    WireRoute,
     by_caller,
     page_bound,
+    paged,
     path_of,
     public_id_of,
     services,
     tenant_of,
 )
-from app.http.errors import problems_of
-from app.http.fields import NoFields
-from app.http.routing import WireRoute, paged
-from app.prompt.schemas import (
-    SectionList,
-    ShownSections,
-    ShownTools,
-    ToolList,
-    Version,
-    complete_sections,
-    sections_to_store,
-)
+from app.policy.policy import merge
+from app.prompt.sections import section_from
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
 agents_router = APIRouter(route_class=WireRoute, tags=["agents"])
+Version = Annotated[int, Path(ge=1, le=MAX_SEQ, description="Version of the list.")]
 
 
 @router.post(
@@ -128,7 +122,10 @@ async def get_conversation(
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
 ) -> ShownConversation:
-    """Change model, policy, rolling window, metadata or expiry; the policy is merged leaf by leaf.
+    """Change settings, metadata or expiry; the policy is merged leaf by leaf.
+
+    Sections and tools replace the earlier ones as a whole: a list that differs is a new version,
+    and the next build starts a new epoch.
 
     `409` for another token counter once there are messages, since their counts are stored.
     """
@@ -145,6 +142,19 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
     data = by_caller(request, conversation_id=conversation_id, rows=deleted)
     _log.info("conversation_deleted", extra={"data": data})
     return Deleted(deleted=deleted)
+
+
+@router.get(
+    "/v1/conversations/{conversation_id}/versions/{kind}/{version}",
+    summary="Read earlier sections or tools of a conversation",
+)
+async def get_conversation_version(
+    request: Request, conversation_id: ConversationPath, kind: SettingsList, version: Version
+) -> ListVersion:
+    """Return one of the newest 50 versions of its own sections or tools."""
+    service = services(request).conversations
+    body = await service.get_version(tenant_of(request), conversation_id, kind, version)
+    return ListVersion(items=json_text.loads(body))
 
 
 @router.post("/v1/conversations/{conversation_id}/clear", summary="Clear a conversation")
@@ -192,25 +202,22 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
     next_cursor = None
     if page.has_more:
         next_cursor = cursors.encode("agents", page[-1].created_at.isoformat(), page[-1].agent_id)
-    return AgentPage(
-        data=[AgentItem(**_agent_item(agent)) for agent in page], next_cursor=next_cursor
-    )
+    return AgentPage(data=[AgentItem(**_item(agent)) for agent in page], next_cursor=next_cursor)
 
 
 @agents_router.get("/v1/agents/{agent_id}", summary="Read an agent")
 async def get_agent(request: Request, agent_id: AgentPath) -> ShownAgent:
     """Return an agent with the effective value of every setting."""
-    agent_id = agent_id_from(agent_id)
     return _shown_agent(request, await services(request).agents.get(tenant_of(request), agent_id))
 
 
 @agents_router.patch("/v1/agents/{agent_id}", summary="Change an agent")
 async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) -> ShownAgent:
-    """Change name, model, policy, rolling window or metadata; the policy is merged leaf by leaf.
+    """Change name, settings or metadata; the policy is merged leaf by leaf.
 
+    Sections and tools replace the earlier ones as a whole: a list that differs is a new version.
     Conversations of the agent use the new settings from their next append or build.
     """
-    agent_id = agent_id_from(agent_id)
     changed = await services(request).agents.change(tenant_of(request), agent_id, body)
     return _shown_agent(request, changed)
 
@@ -218,11 +225,23 @@ async def change_agent(request: Request, agent_id: AgentPath, body: AgentPatch) 
 @agents_router.delete("/v1/agents/{agent_id}", summary="Delete an agent")
 async def delete_agent(request: Request, agent_id: AgentPath) -> Deleted:
     """Delete an agent with all its conversations, and return the deleted rows by table."""
-    agent_id = agent_id_from(agent_id)
     deleted = await services(request).agents.remove(tenant_of(request), agent_id)
     data = by_caller(request, agent_id=agent_id, rows=deleted)
     _log.info("agent_deleted", extra={"data": data})
     return Deleted(deleted=deleted)
+
+
+@agents_router.get(
+    "/v1/agents/{agent_id}/versions/{kind}/{version}",
+    summary="Read earlier sections or tools of an agent",
+)
+async def get_agent_version(
+    request: Request, agent_id: AgentPath, kind: SettingsList, version: Version
+) -> ListVersion:
+    """Return one of the newest 50 versions of its own sections or tools."""
+    service = services(request).agents
+    body = await service.get_version(tenant_of(request), agent_id, kind, version)
+    return ListVersion(items=json_text.loads(body))
 
 
 @agents_router.post("/v1/agents/{agent_id}/clear", summary="Clear an agent")
@@ -234,133 +253,46 @@ async def clear_agent(
     Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and
     snapshots still contain them. Summaries and running compactions of them are dropped.
     """
-    agent_id = agent_id_from(agent_id)
     cleared_at, count = await services(request).agents.clear(tenant_of(request), agent_id)
     return ClearedAgent(agent_id=agent_id, last_cleared_at=cleared_at, conversations=count)
 
 
-def _add_list_routes(router: APIRouter, resource: str, id_of: Callable[..., str]) -> None:
-    """Add the routes of both lists of a kind of resource; `id_of` reads its id from the path."""
-    path = f"/v1/{resource}s/{{{resource}_id}}"
-    owner = f"an {resource}" if resource == "agent" else f"a {resource}"
-
-    def service_of(request: Request) -> AgentService | ConversationService:
-        found = services(request)
-        return found.agents if resource == "agent" else found.conversations
-
-    def described(kind: SettingsList) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the options of the two routes of a list."""
-        read = {
-            "path": f"{path}/{kind}",
-            "operation_id": f"get_{resource}_{kind}",
-            "summary": f"Read {owner}'s {kind}",
-            "description": f"Return its own {kind}, without inherited ones.",
-        }
-        replace = {
-            "path": f"{path}/{kind}",
-            "operation_id": f"set_{resource}_{kind}",
-            "summary": f"Replace {owner}'s {kind}",
-            "description": f"Replace its own {kind}; the next build starts a new epoch.\n\nA list "
-            "that differs from the current one becomes a new version, and the newest 50 versions "
-            "stay readable.",
-        }
-        return read, replace
-
-    sections, tools = SettingsList.SECTIONS, SettingsList.TOOLS
-    read, replace = described(sections)
-
-    @router.get(**read)
-    async def get_sections(
-        request: Request, resource_id: str = Depends(id_of), version: Version = None
-    ) -> ShownSections:
-        service = service_of(request)
-        body, found = await service.get_list(tenant_of(request), resource_id, sections, version)
-        return ShownSections(sections=complete_sections(body), version=found)
-
-    @router.put(**replace)
-    async def set_sections(
-        request: Request, body: SectionList, resource_id: str = Depends(id_of)
-    ) -> ShownSections:
-        items = sections_to_store(body.sections)
-        stored, version = await service_of(request).set_list(
-            tenant_of(request), resource_id, sections, items
-        )
-        return ShownSections(sections=complete_sections(stored), version=version)
-
-    read, replace = described(tools)
-
-    @router.get(**read)
-    async def get_tools(
-        request: Request, resource_id: str = Depends(id_of), version: Version = None
-    ) -> ShownTools:
-        service = service_of(request)
-        body, found = await service.get_list(tenant_of(request), resource_id, tools, version)
-        return ShownTools(tools=json_text.loads(body), version=found)
-
-    @router.put(**replace)
-    async def set_tools(
-        request: Request, body: ToolList, resource_id: str = Depends(id_of)
-    ) -> ShownTools:
-        stored, version = await service_of(request).set_list(
-            tenant_of(request), resource_id, tools, body.tools
-        )
-        return ShownTools(tools=json_text.loads(stored), version=version)
-
-
-def _conversation_id(conversation_id: ConversationPath) -> str:
-    return conversation_id
-
-
-def _agent_id(agent_id: AgentPath) -> str:
-    return agent_id_from(agent_id)
-
-
-_add_list_routes(router, "conversation", _conversation_id)
-_add_list_routes(agents_router, "agent", _agent_id)
-
-
 def conversation_fields(request: Request, conversation: Conversation) -> dict[str, Any]:
     """Return the fields of `ShownConversation`."""
-    levels = conversation.agent.policy, conversation.settings.policy
-    shown = _item(conversation) | _effective_settings(request, conversation, *levels)
+    policies = conversation.agent.policy, conversation.settings.policy
+    shown = _item(conversation) | _effective_settings(request, conversation, *policies)
     # The counter is fixed with the first message, even if the agent's policy changes later.
-    budget = shown["policy"]["budget"] | {"counter": conversation.counter}
-    return shown | {"policy": shown["policy"] | {"budget": budget}}
+    policy = merge(shown["policy"], {"budget": {"counter": conversation.counter}})
+    return shown | {"policy": policy}
 
 
 def _shown_agent(request: Request, agent: Agent) -> ShownAgent:
     effective = _effective_settings(request, agent, agent.settings.policy)
-    return ShownAgent(**_agent_item(agent), **effective)
+    return ShownAgent(**_item(agent), **effective)
 
 
-def _item(conversation: Conversation) -> dict[str, Any]:
-    state = conversation.state
-    return {
-        "conversation_id": conversation.public_id,
-        "agent_id": conversation.agent_id,
-        "head_seq": state.head_seq,
-        "turns": state.turns,
-        "message_count": state.head_seq,
-        "tokens": state.tokens,
-        "last_message_at": conversation.last_message_at,
-        "expires_at": conversation.expires_at,
-        **_listed_settings(conversation),
-    }
-
-
-def _agent_item(agent: Agent) -> dict[str, Any]:
-    return {"agent_id": agent.agent_id, "name": agent.name, **_listed_settings(agent)}
-
-
-def _listed_settings(resource: Agent | Conversation) -> dict[str, Any]:
-    """Return the fields of `ListedSettings`."""
-    return {
+def _item(resource: Agent | Conversation) -> dict[str, Any]:
+    """Return the fields of `AgentItem` or `ConversationItem`."""
+    listed = {
         "model": resource.settings.model,
         "metadata": json_text.loads(resource.metadata),
         "rolling_window_seconds": resource.rolling_window_seconds,
         "last_cleared_at": resource.last_cleared_at,
         "created_at": resource.created_at,
         "updated_at": resource.updated_at,
+        "agent_id": resource.agent_id,
+    }
+    if isinstance(resource, Agent):
+        return listed | {"name": resource.name}
+    state = resource.state
+    return listed | {
+        "conversation_id": resource.public_id,
+        "head_seq": state.head_seq,
+        "turns": state.turns,
+        "message_count": state.head_seq,
+        "tokens": state.tokens,
+        "last_message_at": resource.last_message_at,
+        "expires_at": resource.expires_at,
     }
 
 
@@ -369,11 +301,14 @@ def _effective_settings(
 ) -> dict[str, Any]:
     """Return the fields of `EffectiveSettings`; the policy is not checked again."""
     own, resolver = resource.settings, services(request).resolver
+    sections = enumerate(json_text.loads(own.sections))
     return {
         "effective_model": resource.model or resolver.default_model,
         "policy": resolver.unchecked_policy(*policies),
         "policy_overrides": json_text.loads(own.policy),
-        "sections": complete_sections(own.sections),
+        "sections": [
+            replace(section_from(raw, index), content=raw["content"]) for index, raw in sections
+        ],
         "sections_version": own.sections_version,
         "tools": json_text.loads(own.tools),
         "tools_version": own.tools_version,

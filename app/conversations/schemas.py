@@ -11,13 +11,7 @@ from pydantic import ConfigDict, Field, WrapValidator, create_model
 from app.common import json_text
 from app.common.answers import AnyObject
 from app.common.errors import ValidationError
-from app.conversations.conversation import (
-    INHERIT,
-    SettingsList,
-    StoredSettings,
-    list_json,
-    stored_window,
-)
+from app.conversations.conversation import INHERIT, SettingsList, StoredSettings, stored_window
 from app.conversations.listing import LastCompaction
 from app.conversations.repository import Resource
 from app.environment import one_line
@@ -37,7 +31,7 @@ from app.http.fields import (
 from app.models.budget import ContextBudget, Pressure
 from app.models.usage import MAX_DAYS
 from app.policy.policy import Group, Policy, merge
-from app.prompt.schemas import AnyTool, Sections, Tools, sections_to_store
+from app.prompt.schemas import AnyTool, Sections, Tools
 from app.prompt.sections import PromptSection
 
 
@@ -72,13 +66,12 @@ class SettingsPatch(RequestSchema):
     """Its own model; null inherits from the agent or the service."""
     policy: PolicyPatch | None = None
     """Its own policy, merged leaf by leaf: a null leaf inherits, a null policy resets all."""
+    sections: Sections = Field(default_factory=list)
+    """Its own sections of the system prompt, which replace all earlier ones."""
+    tools: Tools = Field(default_factory=list)
+    """Its own tools, which replace all earlier ones."""
     rolling_window_seconds: OwnRollingWindow = None
     metadata: Metadata = Field(default_factory=dict)
-
-    @property
-    def own_policy(self) -> dict[str, Any] | None:
-        """The policy settings of the request, nested as in JSON."""
-        return self.policy.model_dump(exclude_unset=True) if self.policy is not None else None
 
     @property
     def summariser(self) -> str | None:
@@ -86,41 +79,46 @@ class SettingsPatch(RequestSchema):
         compaction = self.policy and self.policy.compaction
         return compaction.model if compaction else None
 
-    def applied(self, resource: Resource) -> Resource:
-        """Return the resource with model, policy, rolling window and metadata changed."""
-        settings, fields = resource.settings, self.model_fields_set
+    def changed(self, settings: StoredSettings) -> StoredSettings:
+        """Return the settings with the named ones changed; raises ValidationError."""
+        fields = self.model_fields_set
         if "model" in fields:
             settings = replace(settings, model=self.model)
         if "policy" in fields:
-            own = json_text.loads(settings.policy) if self.policy is not None else {}
-            merged = _without_empty_objects(merge(own, self.own_policy or {}))
-            settings = replace(settings, policy=json_text.dumps(merged))
-        if "rolling_window_seconds" in fields:  # an inherited one is read again
-            own_window = stored_window(self.rolling_window_seconds)
-            resource = replace(resource, own_window=own_window)
-        metadata = json_text.dumps(self.metadata) if "metadata" in fields else resource.metadata
-        return replace(resource, settings=settings, metadata=metadata)
+            own: dict[str, Any] = {}
+            if self.policy is not None:
+                given = self.policy.model_dump(exclude_unset=True)
+                own = _without_empty_objects(merge(json_text.loads(settings.policy), given))
+            settings = replace(settings, policy=json_text.dumps(own))
+        if "sections" in fields:
+            sections = [section.model_dump(exclude_none=True) for section in self.sections]
+            settings = settings.with_list(SettingsList.SECTIONS, sections)
+        if "tools" in fields:
+            settings = settings.with_list(SettingsList.TOOLS, self.tools)
+        return settings
+
+    def applied(self, resource: Resource) -> Resource:
+        """Return the resource with settings, rolling window and metadata changed."""
+        changes: dict[str, Any] = {"settings": self.changed(resource.settings)}
+        if "rolling_window_seconds" in self.model_fields_set:  # an inherited one is read again
+            changes["own_window"] = stored_window(self.rolling_window_seconds)
+        if "metadata" in self.model_fields_set:
+            changes["metadata"] = json_text.dumps(self.metadata)
+        return replace(resource, **changes)
 
 
 class SettingsCreate(SettingsPatch):
     """The settings of a new agent or conversation."""
 
-    sections: Sections = Field(default_factory=list)
-    """Its own sections of the system prompt."""
-    tools: Tools = Field(default_factory=list)
-    """Its own tools."""
     rolling_window_seconds: OwnRollingWindow = INHERIT
 
-    def stored(self) -> StoredSettings:
-        """Return them as they are stored; raises ValidationError for a name used twice."""
-        return StoredSettings(
-            self.model,
-            json_text.dumps(merge({}, self.own_policy or {})),
-            list_json(SettingsList.SECTIONS, sections_to_store(self.sections)),
-            list_json(SettingsList.TOOLS, self.tools),
-            sections_version=1 if self.sections else 0,
-            tools_version=1 if self.tools else 0,
-        )
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What is stored beside the settings."""
+        return {
+            "metadata": json_text.dumps(self.metadata),
+            "rolling_window_seconds": stored_window(self.rolling_window_seconds),
+        }
 
 
 def _without_empty_objects(policy: dict[str, Any]) -> dict[str, Any]:
@@ -140,6 +138,13 @@ class _Expiring(RequestSchema):
         """Raise ValidationError for a time that is not after now."""
         if self.expires_at is not None and self.expires_at <= now:
             raise ValidationError.at("/expires_at", "must be in the future")
+
+
+class ListVersion(ResponseSchema):
+    """A version of the sections or tools of an agent or a conversation."""
+
+    items: list[AnyObject]
+    """The sections or tools, as the caller gave them."""
 
 
 class ListedSettings(ResponseSchema):

@@ -18,13 +18,11 @@ from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.conversations.budget_status import read_budgets, within
 from app.conversations.conversation import (
+    NO_SETTINGS,
     Agent,
     Conversation,
     ConversationState,
     SettingsList,
-    StoredSettings,
-    list_json,
-    stored_window,
 )
 from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter
 from app.conversations.lookup import (
@@ -93,35 +91,18 @@ class _ResourceService(ABC, Generic[Resource, _New]):
         async with self._database.session() as repositories:
             return await self._get(repositories, tenant_id, resource_id)
 
-    async def get_list(
-        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int | None = None
-    ) -> tuple[str, int]:
-        """Return the newest or an earlier version of its own sections or tools, with its number.
-
-        Raises NotFound for an unknown resource or version.
-        """
+    async def get_version(
+        self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
+    ) -> str:
+        """Return one of the newest versions of its sections or tools; raises NotFound."""
         async with self._database.session() as repositories:
             resource = await self._get(repositories, tenant_id, resource_id)
-            body, newest = resource.settings.newest(kind)
-            if version is None or version == newest:
-                return body, newest
-            found = await self._of(repositories).find_version(tenant_id, resource_id, kind, version)
+            found = await self._of(repositories).find_version(
+                tenant_id, resource.key, kind, version
+            )
         if found is None:
             raise NotFound(f"There is no version {version} of the {kind}", {"version": version})
-        return found, version
-
-    async def set_list(
-        self,
-        tenant_id: str,
-        resource_id: str,
-        kind: SettingsList,
-        items: Sequence[Mapping[str, Any]],
-    ) -> tuple[str, int]:
-        """Replace its own sections or tools; raises NotFound or ValidationError."""
-        body = list_json(kind, items)
-        async with self._database.transaction() as repositories:
-            resource = await self._get(repositories, tenant_id, resource_id, lock=True)
-            return body, await self._of(repositories).replace_list(tenant_id, resource, kind, body)
+        return found
 
     def _of(self, repositories: Repositories) -> ConfigurableRepository[Resource]:
         repository: ConfigurableRepository[Resource] = getattr(repositories, f"{self.kind}s")
@@ -169,10 +150,10 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
     async def change(self, tenant_id: str, agent_id: str, patch: AgentPatch) -> Agent:
         """Change the fields that a patch names; raises NotFound or ValidationError."""
         async with self._database.transaction() as repositories:
-            agent = await get_agent(repositories, tenant_id, agent_id, lock=True)
-            after = replace(patch.applied(agent), name=patch.name or agent.name)
+            before = await get_agent(repositories, tenant_id, agent_id, lock=True)
+            after = replace(patch.applied(before), name=patch.name or before.name)
             self._checked(patch, after.settings.policy)
-            await repositories.agents.change(tenant_id, after)
+            await repositories.agents.change(tenant_id, before, after)
             return await get_agent(repositories, tenant_id, agent_id)
 
     async def clear(self, tenant_id: str, agent_id: str) -> tuple[datetime, int]:
@@ -185,9 +166,9 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
             now = self._now()
             cleared_at = max(agent.cleared_at or now, now)
             event = {"agent_id": agent_id, "last_cleared_at": cleared_at.isoformat()}
-            count = await repositories.windows.clear_all(
-                tenant_id, agent_id, cleared_at, json_text.dumps(event)
-            )
+            # No conversation of the agent begins meanwhile: a creation waits for its lock.
+            ids = await repositories.conversations.ids_of_agent(tenant_id, agent_id)
+            count = await repositories.windows.clear(ids, cleared_at, json_text.dumps(event))
             await repositories.agents.set_cleared(tenant_id, agent_id, cleared_at)
         return cleared_at, count
 
@@ -197,8 +178,8 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
         removed: list[str] = []
         async with self._database.transaction() as repositories:
             await get_agent(repositories, tenant_id, agent_id, lock=True)
-            ids = sorted(await repositories.conversations.ids_of_agent(tenant_id, agent_id))
-            for conversation_id in ids:  # locked in the order in which a clear locks them
+            ids = await repositories.conversations.ids_of_agent(tenant_id, agent_id)
+            for conversation_id in ids:
                 is_there = await repositories.log.lock(tenant_id, conversation_id, None) is not None
                 if not (is_there or await lock_expired(repositories.session, conversation_id)):
                     continue  # deleted since the ids were read
@@ -216,15 +197,10 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
     async def _add(
         self, repositories: Repositories, tenant_id: str, resource_id: str, new: AgentCreate
     ) -> str | None:
-        settings = new.stored()
+        settings = new.changed(NO_SETTINGS)
         self._checked(new, settings.policy)
         added = await repositories.agents.add(
-            tenant_id,
-            resource_id,
-            settings,
-            name=new.name,
-            metadata=json_text.dumps(new.metadata),
-            rolling_window_seconds=stored_window(new.rolling_window_seconds),
+            tenant_id, resource_id, settings, name=new.name, **new.columns
         )
         return resource_id if added else None
 
@@ -289,7 +265,7 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
                 after = replace(after, counter=counter)
             elif counter not in (unchanged, before.counter):  # counts of messages are stored
                 raise Conflict("The counter cannot change once there are messages")
-            await repositories.conversations.change(tenant_id, after)
+            await repositories.conversations.change(tenant_id, before, after)
             receipt = await contexts.find_compaction(conversation_id, before.state.compaction_id)
             if (
                 receipt is not None
@@ -377,39 +353,29 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
     async def _add(
         self, repositories: Repositories, tenant_id: str, resource_id: str, new: ConversationCreate
     ) -> str | None:
-        settings, key = new.stored(), resource_id
+        settings, key = new.changed(NO_SETTINGS), resource_id
         new.check_expiry(self._now())
         if new.conversation_id is not None:
             await repositories.conversations.lock_id(tenant_id, resource_id)
             key = await free_key(repositories, tenant_id, resource_id)
-        agent = await self._lock_agent(repositories, tenant_id, new.agent_id)
-        inherited = agent.settings if agent is not None else StoredSettings()
+        agent = None
+        if new.agent_id is not None:
+            # The lock orders this transaction and a deletion or clear of the agent: one of them
+            # sees the other.
+            agent = await repositories.agents.find(tenant_id, new.agent_id, lock=True)
+            if agent is None:
+                raise ValidationError.at("/agent_id", f"No agent {new.agent_id!r}")
+        inherited = agent.settings if agent is not None else NO_SETTINGS
         counter = self._checked(new, inherited.policy, settings.policy).budget.counter
         for _ in range(_MAX_KEYS):
+            others: dict[str, Any] = {
+                "own_id": own_id_of(key, resource_id),
+                "expires_at": new.expires_at,
+            }
             if await repositories.conversations.add(
-                tenant_id,
-                key,
-                agent,
-                counter,
-                settings,
-                json_text.dumps(new.metadata),
-                new.rolling_window_seconds,
-                own_id_of(key, resource_id),
-                new.expires_at,
+                tenant_id, key, agent, counter, settings, **new.columns, **others
             ):
                 return key
             # Another tenant has created a conversation with this UUID meanwhile.
             key = await free_key(repositories, tenant_id, resource_id)
         return None
-
-    async def _lock_agent(
-        self, repositories: Repositories, tenant_id: str, agent_id: str | None
-    ) -> Agent | None:
-        if agent_id is None:
-            return None
-        # The lock orders this transaction and a deletion or clear of the agent: one of them sees
-        # the other.
-        agent = await repositories.agents.find(tenant_id, agent_id, lock=True)
-        if agent is None:
-            raise ValidationError.at("/agent_id", f"No agent {agent_id!r}")
-        return agent

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, get_args
 
-from fastapi import Query
 from pydantic import Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
-from app.common import json_text
 from app.common.schema_errors import NAME_PATTERN
 from app.formats import ToolCategory
 from app.formats.message import FormatName
 from app.formats.tools import HOSTED_TYPE_PATTERN, TOOL_NAME_PATTERN
-from app.http.fields import MAX_SEQ, MessageObject, RequestSchema, ResponseSchema, examples
+from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
 from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
-from app.prompt.sections import PromptSection, SectionKind, section_from
+from app.prompt.sections import SectionKind
 
 MAX_TOOLS = 1_000
 MAX_SECTIONS = 200
@@ -137,57 +134,6 @@ Sections = Annotated[
         json_schema_extra=_UNIQUE,
     ),
 ]
-Version = Annotated[
-    int | None,
-    Query(ge=0, le=MAX_SEQ, description="An earlier version; the newest by default."),
-]
-
-
-class SectionList(RequestSchema):
-    """All sections of an agent or a conversation."""
-
-    model_config = examples({"sections": [_SECTION]})
-
-    sections: Sections
-
-
-class ToolList(RequestSchema):
-    """All tools of an agent or a conversation."""
-
-    model_config = examples({"tools": [TOOL_EXAMPLE]})
-
-    tools: Tools
-
-
-class ShownSections(ResponseSchema):
-    """All sections of an agent or a conversation."""
-
-    sections: list[PromptSection]
-    """The sections, in the order of the request."""
-    version: int
-    """Version of the list: 1 for the first one, 0 if none was set."""
-
-
-class ShownTools(ResponseSchema):
-    """All tools of an agent or a conversation."""
-
-    tools: list[AnyTool]
-    """The tools, as in the request."""
-    version: int
-    """Version of the list: 1 for the first one, 0 if none was set."""
-
-
-def sections_to_store(sections: list[Section] | None) -> list[dict[str, Any]]:
-    """Return sections of a request as they are stored, without null fields."""
-    return [section.model_dump(exclude_none=True) for section in sections or ()]
-
-
-def complete_sections(stored: str) -> list[PromptSection]:
-    """Return stored sections with all their fields, their texts as they were given."""
-    return [
-        replace(section_from(section, position), content=section["content"])
-        for position, section in enumerate(json_text.loads(stored))
-    ]
 
 
 class ToolDefinitions(ResponseSchema):

@@ -22,22 +22,23 @@ from app.conversations.schemas import ConversationCreate, ShownConversation
 from app.http import cursors
 from app.http.bodies import Json, dump, require_small_messages, require_uncoded
 from app.http.cursors import Deleted
-from app.http.dependencies import (
+from app.http.errors import problems_of, validated
+from app.http.fields import UUID, AgentId, ConversationId
+from app.http.routing import (
     AgentPath,
     ConversationPath,
     Cursor,
     Limit,
-    agent_id_from,
+    WireRoute,
     by_caller,
+    large,
     page_bound,
+    paged,
     path_of,
     public_id_of,
     services,
     tenant_of,
 )
-from app.http.errors import problems_of, validated
-from app.http.fields import UUID, AgentId, ConversationId
-from app.http.routing import WireRoute, large, paged
 from app.snapshots.exports import MEDIA_TYPE
 from app.snapshots.schemas import (
     ForkRequest,
@@ -82,7 +83,7 @@ async def save_agent_snapshot(
     """
     return _created(
         await services(request).snapshots.save_agent(
-            tenant_of(request), agent_id_from(agent_id), body.description if body else None
+            tenant_of(request), agent_id, body.description if body else None
         )
     )
 

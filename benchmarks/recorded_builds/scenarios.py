@@ -226,9 +226,9 @@ def assembled(trace: Trace, recorder: Recorder) -> None:
             chat.append(batch)
             chat.build_all()
         changed = [*trace.sections, {"name": "rules", "content": "New rules.", "cacheable": True}]
-        chat.send("PUT", "/sections", {"sections": changed}, "put sections")
+        chat.send("PATCH", "", {"sections": changed}, "put sections")
         chat.build_all()
-        chat.send("PUT", "/tools", {"tools": [tool(n) for n in range(70, 75)]}, "put tools")
+        chat.send("PATCH", "", {"tools": [tool(n) for n in range(70, 75)]}, "put tools")
         chat.build_all()
         chat.send("PATCH", "", {"policy": {"agent_tools": ["recall"], "summary_role": "user"}})
         called(chat, "recall", '{"query": "error in the file"}')

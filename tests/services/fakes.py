@@ -44,12 +44,11 @@ from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Store
 from app.formats import parse_tool
 from app.formats.message import FormatName
-from app.models.limits import ModelInfo
-from app.models.model_calls import Completion, ModelCall
+from app.models.budget import ModelInfo
 from app.models.registry import ModelRegistry
 from app.models.tokenizer import TiktokenTokenizer
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.models.usage import TokenUsage
+from app.models.usage import Completion, ModelCall, TokenUsage
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database, Repositories
 from app.work.leases import Leases
@@ -367,9 +366,13 @@ class Harness:
         )
         return (await self.agents.create(TENANT, new)).agent_id
 
+    async def patch(self, conversation_id: str, **changes: Any) -> None:
+        """Patch a conversation."""
+        await self.conversations.change(TENANT, conversation_id, ConversationPatch(**changes))
+
     async def set_policy(self, conversation_id: str, policy: Mapping[str, Any]) -> None:
         """Patch a conversation's policy."""
-        await self.conversations.change(TENANT, conversation_id, ConversationPatch(policy=policy))
+        await self.patch(conversation_id, policy=policy)
 
     async def append(
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT

@@ -25,7 +25,7 @@ from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.budget_status import read_budget, within
 from app.conversations.compaction_receipt import UNOBSERVED, Observer
 from app.conversations.compactions import announce_due_compaction
-from app.conversations.conversation import Conversation, SettingsList, list_json
+from app.conversations.conversation import Conversation, SettingsList
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
@@ -302,8 +302,9 @@ class LogService:
             sections.insert(0, {"name": SYSTEM_SECTION, "content": text})
         else:
             own["content"] = "\n\n".join(filter(str.strip, (own["content"], text)))
-        body = list_json(SettingsList.SECTIONS, sections)
-        await session.conversations.replace_list(tenant_id, current, SettingsList.SECTIONS, body)
+        settings = current.settings.with_list(SettingsList.SECTIONS, sections)
+        changed = replace(current, settings=settings)
+        await session.conversations.change(tenant_id, current, changed)
         return SYSTEM_SECTION, len(texts)
 
     async def _append_checked(

@@ -9,13 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import asyncpg
 import httpx
-import pytest
 
 from tests.api.talk import append, assert_problem, new_conversation, talk
-from tests.conftest import lock_waiters
-from tests.test_worker import until
 
 
 async def new_agent(client: httpx.AsyncClient, agent_id: str, **more: Any) -> dict[str, Any]:
@@ -70,13 +66,9 @@ async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
     await new_agent(client, "a", model="claude-3-opus")
     path = await new_conversation(client, agent_id="a")
     await append(client, path, *talk(1))
-    body = {"sections": [{"name": "base", "content": "Be kind."}]}
-    assert (await client.put("/v1/agents/a/sections", json=body)).status_code == 200
     tools = [{"name": "search", "input_schema": {"type": "object"}}]
-    assert (await client.put("/v1/agents/a/tools", json={"tools": tools})).status_code == 200
-    assert (await client.get("/v1/agents/a/tools")).json() == {"tools": tools, "version": 1}
-    section = (await client.get("/v1/agents/a/sections")).json()["sections"][0]
-    assert section == {**body["sections"][0], "kind": "base", "cacheable": True, "order": 0}
+    body = {"sections": [{"name": "base", "content": "Be kind."}], "tools": tools}
+    assert (await client.patch("/v1/agents/a", json=body)).status_code == 200
     payload = (await client.post(f"{path}/context", json={})).json()["payload"]
     assert payload["model"] == "claude-3-opus"
     assert payload["messages"][0] == {"role": "system", "content": "Be kind."}
@@ -111,34 +103,3 @@ async def test_delete_while_creating(client: httpx.AsyncClient) -> None:
     count = sum(answer.status_code == 201 for answer in made)
     assert deletion.json()["deleted"].get("conversations", 0) == count
     assert (await client.get("/v1/conversations")).json()["data"] == []
-
-
-@pytest.mark.one_server  # nodes of Citus lock their rows at the same time
-@pytest.mark.parametrize(("method", "place"), [("POST", "/clear"), ("DELETE", "")])
-async def test_changes_of_an_agent_lock_its_conversations_in_order(
-    client: httpx.AsyncClient, database_url: str, method: str, place: str
-) -> None:
-    """A transaction that locks conversations in the order of their ids does not deadlock with them.
-
-    They are stored in the opposite order.
-    """
-    await new_agent(client, "a")
-    ids = [f"0190f3a0-0000-7000-8000-{number:012d}" for number in range(5)]
-    for conversation_id in reversed(ids):
-        await new_conversation(client, agent_id="a", conversation_id=conversation_id)
-
-    async def waits() -> bool:
-        return await lock_waiters(database_url) > 0
-
-    blocker = await asyncpg.connect(database_url)
-    lock = "SELECT FROM heads WHERE conversation_id = $1 FOR UPDATE"
-    try:
-        async with blocker.transaction():
-            await blocker.execute(lock, ids[0])
-            change = asyncio.create_task(client.request(method, f"/v1/agents/a{place}"))
-            await until(waits, "the change of the agent waits")
-            for conversation_id in ids[1:]:
-                await blocker.execute(lock, conversation_id)
-    finally:
-        await blocker.close()
-    assert (await change).status_code == 200, change.result().text

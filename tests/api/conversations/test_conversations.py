@@ -115,42 +115,30 @@ async def test_sections(client: httpx.AsyncClient) -> None:
         {"name": "b", "content": "B", "kind": "rules", "cacheable": False, "order": 7},
         {"name": "a", "content": "A\x00"},
     ]
-    expected = {
-        "sections": [
-            given[0],
-            {"name": "a", "content": "A\x00", "kind": "base", "cacheable": True, "order": 1},
-        ],
-        "version": 2,
-    }
-    assert (await client.put(f"{path}/sections", json={"sections": given})).json() == expected
-    assert (await client.get(f"{path}/sections")).json() == expected
-    assert (await client.get(path)).json()["sections"] == expected["sections"]
-    bodies: list[dict[str, Any]] = [{}, {"sections": None}, {"sections": [given[0]] * 2}]
-    for wrong in (*bodies, {"sections": [], "x": 1}):
-        answer = await client.put(f"{path}/sections", json=wrong)
+    full = {"name": "a", "content": "A\x00", "kind": "base", "cacheable": True, "order": 1}
+    for _ in range(2):
+        body = (await client.patch(path, json={"sections": given})).json()
+        assert (body["sections"], body["sections_version"]) == ([given[0], full], 2)
+    for wrong in (None, [given[0]] * 2):
+        answer = await client.patch(path, json={"sections": wrong})
         assert_problem(answer, 422, "VALIDATION_ERROR")
-    empty = await client.put(f"{path}/sections", json={"sections": []})
-    assert empty.json() == {"sections": [], "version": 3}
-    old = (await client.get(f"{path}/sections?version=2")).json()
-    assert old == expected
-    body = (await client.get(path)).json()
-    assert (body["sections_version"], body["tools_version"]) == (3, 0)
+    body = (await client.patch(path, json={"sections": []})).json()
+    assert (body["sections"], body["sections_version"], body["tools_version"]) == ([], 3, 0)
+    assert (await client.get(f"{path}/versions/sections/2")).json() == {"items": given}
 
 
 async def test_tools(client: httpx.AsyncClient) -> None:
     """Tools are accepted in any format, and are read back as given [tools.any-format]."""
     path = await new_conversation(client)
     given = [TOOL, {"name": "search", "input_schema": {"type": "object"}, "category": "mcp"}]
-    expected = {"tools": given, "version": 1}
-    for _ in range(2):
-        assert (await client.put(f"{path}/tools", json={"tools": given})).json() == expected
-    assert (await client.get(f"{path}/tools")).json() == expected
+    await client.patch(path, json={"tools": given})
+    body = (await client.patch(path, json={"tools": given})).json()
+    assert (body["tools"], body["tools_version"]) == (given, 1)
     lists: list[list[Any]] = [[{}], [TOOL, TOOL], [{"name": "x", "type": 5}]]
     for wrong in lists:
-        assert_problem(
-            await client.put(f"{path}/tools", json={"tools": wrong}), 422, "VALIDATION_ERROR"
-        )
-    assert (await client.get(f"{path}/tools")).json() == expected
+        answer = await client.patch(path, json={"tools": wrong})
+        assert_problem(answer, 422, "VALIDATION_ERROR")
+    assert (await client.get(path)).json() == body
 
 
 async def test_the_newest_versions_are_kept(client: httpx.AsyncClient) -> None:
@@ -158,30 +146,26 @@ async def test_the_newest_versions_are_kept(client: httpx.AsyncClient) -> None:
     path = await new_conversation(client, tools=[TOOL])
     for number in range(52):
         sections = [{"name": "a", "content": f"{number}"}]
-        put = await client.put(f"{path}/sections", json={"sections": sections})
-        assert put.json()["version"] == number + 1
-    for version, status in ((1, 404), (2, 404), (3, 200), (52, 200)):
-        answer = await client.get(f"{path}/sections?version={version}")
+        assert (await client.patch(path, json={"sections": sections})).status_code == 200
+    for version, status in ((1, 404), (2, 404), (3, 200), (52, 200), (53, 404)):
+        answer = await client.get(f"{path}/versions/sections/{version}")
         assert answer.status_code == status
-    assert (await client.get(f"{path}/tools?version=1")).status_code == 200
+    assert (await client.get(f"{path}/versions/tools/1")).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["sections", "tools"])
-@pytest.mark.parametrize("owner", ["conversations", "agents"])
-async def test_versions(client: httpx.AsyncClient, owner: str, kind: str) -> None:
+async def test_versions_of_an_agent(client: httpx.AsyncClient, kind: str) -> None:
     """An earlier version can be read, an unknown one is a 404."""
-    made = await client.post(f"/v1/{owner}", json={"name": "A"} if owner == "agents" else {})
-    path = f"{made.headers['location']}/{kind}"
+    made = await client.post("/v1/agents", json={"name": "A"})
+    path = made.headers["location"]
     item = {"name": "a", "content": "A"} if kind == "sections" else {"name": "a"}
-    assert (await client.get(path)).json() == {kind: [], "version": 0}
-    first = await client.put(path, json={kind: [item]})
-    assert first.json()["version"] == 1
-    assert (await client.get(f"{path}?version=1")).json() == first.json()
-    assert_problem(await client.get(f"{path}?version=2"), 404, "NOT_FOUND")
-    for wrong in ("-1", "x", "1.5", "9" * 30, ""):
-        answer = await client.get(f"{path}?version={wrong}")
-        assert_problem(answer, 422, "VALIDATION_ERROR", "/query/version")
-    assert (await client.get(path)).json() == first.json()
+    for items in ([item], []):
+        assert (await client.patch(path, json={kind: items})).is_success
+    assert (await client.get(f"{path}/versions/{kind}/1")).json() == {"items": [item]}
+    assert_problem(await client.get(f"{path}/versions/{kind}/3"), 404, "NOT_FOUND")
+    for wrong in ("0", "x", "9" * 30):
+        answer = await client.get(f"{path}/versions/{kind}/{wrong}")
+        assert_problem(answer, 422, "VALIDATION_ERROR", "/path/version")
 
 
 async def test_delete_while_writing(client: httpx.AsyncClient) -> None:

@@ -30,7 +30,7 @@ async def test_each_epoch_is_listed_with_its_reason(client: httpx.AsyncClient) -
     for number in range(3):
         await append(client, path, user(f"{number}?"), assistant("!"))
         sections = [{"name": "base", "content": f"Version {number}."}]
-        assert (await client.put(f"{path}/sections", json={"sections": sections})).is_success
+        assert (await client.patch(path, json={"sections": sections})).is_success
         builds.append((await client.post(f"{path}/context", json={})).json())
     small = {"format": "anthropic", "max_context_tokens": 9000}
     builds.append((await client.post(f"{path}/context", json=small)).json())
@@ -52,7 +52,7 @@ async def test_each_report_is_listed(client: httpx.AsyncClient) -> None:
     """Reports come newest first, with their payload and its regions. [usage.reports-listed]"""
     path = await new_conversation(client, model=MODEL)
     section = {"name": "base", "content": "You know the harbour."}
-    assert (await client.put(f"{path}/sections", json={"sections": [section]})).is_success
+    assert (await client.patch(path, json={"sections": [section]})).is_success
     budgets = []
     for cached in (0, 40, 60):
         await append(client, path, user("?"))

@@ -104,7 +104,7 @@ async def test_levels_replace_each_other(client: httpx.AsyncClient) -> None:
     built = await build(client, path, "gemini", tools=[SEARCH, EXECUTION])
     assert (built["epoch"], tools_in("gemini", built["payload"])) == (1, [])
     for twice in ([SEARCH, newer], [SEARCH, {**LOOK_UP, "name": "web_search"}]):
-        answer = await client.put(f"{path}/tools", json={"tools": twice})
+        answer = await client.patch(path, json={"tools": twice})
         assert_problem(answer, 422, "VALIDATION_ERROR")
 
 

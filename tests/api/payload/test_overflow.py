@@ -292,7 +292,7 @@ async def test_refused_reasoning_goes_for_good(client: httpx.AsyncClient, format
     assert await sent() == (False, ["reasoning_dropped"])
     again = await client.post(f"{path}/overflow", json=asked | refusal)
     assert_problem(again, 422, "VALIDATION_ERROR", "/error")
-    await client.put(f"{path}/sections", json={"sections": [{"name": "a", "content": "New."}]})
+    await client.patch(path, json={"sections": [{"name": "a", "content": "New."}]})
     assert await sent() == (False, ["reasoning_dropped"])
     later = json.loads(json.dumps(said).replace("rs_1", "rs_2"))
     await append(client, path, later, **form)

@@ -13,10 +13,9 @@ import orjson
 import pytest
 
 from app.common.errors import UnpairedToolResult
-from app.conversations.conversation import SettingsList
-from app.conversations.schemas import AgentPatch
+from app.conversations.schemas import AgentPatch, ConversationPatch
 from app.formats.message import FormatName
-from app.models.calibration import Lesson
+from app.models.budget import Lesson
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import (
@@ -97,14 +96,16 @@ async def _policy(other: Harness, cid: str) -> None:
 
 
 async def _sections(other: Harness, cid: str) -> None:
-    await other.conversations.set_list(
-        TENANT, cid, SettingsList.SECTIONS, [{"name": "a", "content": "Be brief."}]
+    await other.conversations.change(
+        TENANT,
+        cid,
+        ConversationPatch.model_validate({"sections": [{"name": "a", "content": "Be brief."}]}),
     )
 
 
 async def _tools(other: Harness, cid: str) -> None:
     tool = {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}
-    await other.conversations.set_list(TENANT, cid, SettingsList.TOOLS, [tool])
+    await other.patch(cid, tools=[tool])
 
 
 async def _agent(other: Harness, cid: str) -> None:

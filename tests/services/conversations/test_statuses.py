@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.conversations.conversation import SettingsList
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import Harness, WatchedDatabase, asks, user
@@ -49,7 +48,7 @@ async def test_a_status_of_the_request_replaces_it(harness: Harness) -> None:
     assert given.messages[-1]["content"] == "[Status]\ntests are running"
     assert len((await harness.build(cid, RequestSettings(status=""))).messages) == 1
     section = {"name": "now", "kind": "status", "content": "all is quiet"}
-    await harness.conversations.set_list("default", cid, SettingsList.SECTIONS, [section])
+    await harness.patch(cid, sections=[section])
     assert (await harness.build(cid)).messages[-1]["content"] == "[Status]\nall is quiet"
 
 

@@ -14,7 +14,6 @@ import pytest
 from app.common.errors import ServiceUnavailable
 from app.context.answer import BuildReplayService
 from app.context.schemas import Known
-from app.conversations.conversation import SettingsList
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
@@ -139,9 +138,7 @@ async def test_a_stored_scratchpad_moves_no_cache_breakpoint(harness: Harness) -
     first = await built(harness, conversation_id, ask)
     for content in ("x " * 1200, "y"):
         sections = [BASE, {**PAD, "content": content}]
-        await harness.conversations.set_list(
-            TENANT, conversation_id, SettingsList.SECTIONS, sections
-        )
+        await harness.patch(conversation_id, sections=sections)
         known = Known(
             epoch=first["epoch"], through_seq=first["through_seq"], build_id=first["build_id"]
         )

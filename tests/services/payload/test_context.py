@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, NotFound, ServiceUnavailable
-from app.conversations.conversation import SettingsList
 from app.conversations.view import SUMMARY_PREFIX
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
@@ -162,9 +161,9 @@ async def test_each_change_of_the_settings_names_its_reason(harness: Harness) ->
         return reasons
 
     assert await reason() is None
-    await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, SECTIONS[:2])
+    await harness.patch(cid, sections=SECTIONS[:2])
     assert await reason() == "sections_changed"
-    await harness.conversations.set_list(TENANT, cid, SettingsList.TOOLS, TOOLS)
+    await harness.patch(cid, tools=TOOLS)
     assert await reason() == "tools_changed"
     await harness.set_policy(cid, {"compaction": {"target": 0.4}})
     assert await reason() == "policy_changed"
@@ -234,7 +233,7 @@ async def test_thinking_outlives_a_prefix_that_it_is_not_bound_to(
     assert lower["cache_break_reason"] == "budget_changed"
     assert lower.messages[1]["content"][0] == thinking
     for sections in (SECTIONS[:1], SECTIONS):
-        await harness.conversations.set_list(TENANT, cid, SettingsList.SECTIONS, sections)
+        await harness.patch(cid, sections=sections)
         broken = await harness.build(cid, ask)
         assert broken["cache_break_reason"] == "sections_changed"
         assert ("let me see" in broken.contents) is not is_bound

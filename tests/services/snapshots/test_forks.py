@@ -24,7 +24,7 @@ from app.common.errors import (
     ServiceUnavailable,
     UnpairedToolResult,
 )
-from app.conversations.conversation import ConversationState, SettingsList, StoredSettings
+from app.conversations.conversation import ConversationState, StoredSettings
 from app.conversations.messages.row import NO_CALLS
 from app.conversations.messages.stored_results import Content
 from app.conversations.view import Span, spans_through
@@ -372,9 +372,7 @@ async def test_source_and_fork_are_independent(harness: Harness) -> None:
     await harness.append(cid, result("c1", "only in the source"))
     await harness.append(cid, user("only in the source"))
     await harness.pin(copy, 1)
-    await harness.conversations.set_list(
-        TENANT, copy, SettingsList.SECTIONS, [{"name": "base", "content": "Else."}]
-    )
+    await harness.patch(copy, sections=[{"name": "base", "content": "Else."}])
     assert "only in the fork" not in (await built(harness, cid)).contents
     assert "only in the source" not in (await built(harness, copy)).contents
     assert (await harness.stored(cid)).settings.sections_version == 1
