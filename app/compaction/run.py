@@ -330,9 +330,7 @@ class CompactionRun:
             instructions=self.request.instructions,
         )
         max_tokens = limit - LABEL_TOKENS
-        return SummaryTask(
-            request, self.model, max_tokens, self.calls, scope, self.conversation_id
-        )
+        return SummaryTask(request, self.model, max_tokens, self.calls, scope, self.conversation_id)
 
     async def _unlisted(self) -> str:
         """Return the statements that had no room in the current summaries."""
