@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from pydantic import Field
+
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.planning import (
     LABEL_TOKENS,
@@ -20,7 +22,6 @@ from app.compaction.planning import (
     tree_node_text_limit,
     unsummarised_spans,
 )
-from app.compaction.schemas import CompactionRequest
 from app.compaction.shown_history import tokens_of
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
 from app.compaction.summaries.extractive import SummaryScope, merged_unlisted, without_replaced
@@ -37,6 +38,8 @@ from app.conversations.views import (
     summary_message_tokens,
     view_summary_tokens,
 )
+from app.http.fields import ModelName, RequestSchema, Tokens, examples
+from app.http.fields import Strategy as StrategyField
 from app.policy.policy import StrategyName
 from app.repositories import Database
 
@@ -53,6 +56,24 @@ COUNTED = ("calls", "input_tokens", "output_tokens", "cached_tokens", "cost_usd"
 """What a receipt has of the calls of a run."""
 SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 """In `degraded`: messages were left out without the summary that the policy asks for."""
+
+
+class CompactionRequest(RequestSchema):
+    """A compaction now, however full the window is."""
+
+    model_config = examples({"instructions": "Keep every file path.", "dry_run": True})
+
+    strategy: StrategyField | None = None
+    """Strategy for this compaction; the policy's by default."""
+    model: ModelName | None = None
+    """Model that summarises; must be an allowed one."""
+    instructions: str | None = Field(default=None, max_length=32_000)
+    """What this summary should keep."""
+    target_tokens: Tokens | None = None
+    """Tokens of the payload to aim for; by default `compaction.target` of the effective window
+    or, within it already, as few as the strategy can."""
+    dry_run: bool = False
+    """Only return what would be done, and the size of the payload after it; no model is called."""
 
 
 @dataclass(frozen=True, slots=True)

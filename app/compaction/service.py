@@ -22,8 +22,13 @@ from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.compaction.planning import NOT_SHORTER, CompactionInput, summary_reserve
 from app.compaction.reduction import RESULTS_CLEARED, excluded_seqs, with_excluded
-from app.compaction.run import COUNTED, SUMMARISER_UNAVAILABLE, CompactionRun, Executed
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import (
+    COUNTED,
+    SUMMARISER_UNAVAILABLE,
+    CompactionRequest,
+    CompactionRun,
+    Executed,
+)
 from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
