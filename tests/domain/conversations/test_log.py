@@ -21,7 +21,7 @@ from app.conversations.messages.row import NO_CALLS, BatchShape, Calls, batch_sh
 from app.formats import LOG_PROVIDER
 from app.formats.media import clean
 from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text
-from app.formats.provider_items import is_compaction, without_compactions
+from app.formats.reasoning import is_compaction, without_compactions
 from app.models.tokens import count_payload_messages
 from tests.domain.histories import (
     ANTHROPIC,
