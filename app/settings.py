@@ -324,7 +324,7 @@ class Settings(
         usable = (self.summarizer_model, *self.summarizer_fallback_models)
         if model in (None, *usable, *self.summarizer_allowed_models):
             return
-        from app.models.model_calls import EXTRACTIVE
+        from app.models.usage import EXTRACTIVE
 
         if model != EXTRACTIVE:
             raise ValueError(

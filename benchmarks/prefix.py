@@ -24,10 +24,10 @@ import orjson
 
 from app.demo import Client, Trace
 from app.formats.message import FormatName, Image
-from app.models.limits import ModelInfo
-from app.models.media import image_tokens
+from app.models.budget import ModelInfo
 from app.models.registry import ModelRegistry
 from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokens import image_tokens
 from benchmarks.connection import Connection, request
 from benchmarks.figures import Section
 from benchmarks.processes import service

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from app.models.limits import ModelInfo
+from app.models.budget import ModelInfo
 from app.models.usage import TokenUsage
 
 IMPLICIT_MINIMUM = 1_024

@@ -31,18 +31,24 @@ from app.context.schemas import (
     OverflowAnswer,
     OverflowRequest,
     PreviewedContext,
+    Reading,
     StateShown,
 )
-from app.context.usage_schemas import Reading
 from app.conversations.compaction_receipt import CompactResult, ContextState
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import AppendAnswer
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
-from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of
 from app.http.errors import problems_of
 from app.http.fields import MAX_TOKENS
-from app.http.routing import WireRoute, direct
+from app.http.routing import (
+    ConversationPath,
+    IdempotencyKey,
+    WireRoute,
+    direct,
+    services,
+    tenant_of,
+)
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import DYNAMIC_KINDS, section_from
@@ -218,16 +224,12 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Rea
 async def get_state(request: Request, conversation_id: ConversationPath) -> StateShown:
     """Return the active summary and the seqs it stands for; nulls before any compaction.
 
-    `summariser_problem` is why the policy's model may not summarise. `last_failure` is why the last
-    automatic compaction failed, until one succeeds.
+    `last_failure` is why the last automatic compaction failed, until one succeeds.
     """
     tenant_id = tenant_of(request)
     state = await services(request).receipts.state(tenant_id, conversation_id)
     return StateShown(
         **(asdict(state) if state is not None else dict.fromkeys(ContextState.__slots__)),
-        summariser_problem=await services(request).compaction.summariser_problem(
-            tenant_id, conversation_id
-        ),
         last_failure=await services(request).receipts.failure(tenant_id, conversation_id),
     )
 

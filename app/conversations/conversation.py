@@ -20,7 +20,7 @@ from app.conversations.messages.row import NO_CALLS, Calls
 from app.conversations.view import Span
 from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
 from app.formats import parse_tool
-from app.models.calibration import Calibration
+from app.models.budget import Calibration
 
 INHERIT: Final = "inherit"
 OwnWindow = int | None | Literal["inherit"]

@@ -26,7 +26,7 @@ from app.conversations.view import Span, Summary, View, spans_beside, summary_fr
 from app.conversations.windows.active_window import window_from
 from app.database.sql import read
 from app.formats.message import FormatName, Role
-from app.models.calibration import Calibration
+from app.models.budget import Calibration
 
 # Settings can be large and change rarely. PostgreSQL returns them only if the version that this
 # process has cached, named by the parameters `cached_…`, is outdated.

@@ -35,9 +35,8 @@ from purgatory.domain.model import HALF_OPENED, OpenedState
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.formats.message import LOG_FORMAT
-from app.models.model_calls import Completion, Gateway, ModelCall
 from app.models.overflow_errors import is_context_overflow
-from app.models.usage import TokenUsage, read_usage
+from app.models.usage import Completion, Gateway, ModelCall, TokenUsage, read_usage
 
 MAX_ANSWER_BYTES = 4 * 2**20
 MAX_ERROR_BYTES = 16 * 2**10

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.models.limits import (
+from app.models.budget import (
     BUILT_IN_WINDOWS,
     O200K,
     ModelInfo,

@@ -8,6 +8,8 @@
    call: an object that has no other one calibrates nothing.
 3. A call is priced once, when it is reported, with the prices of that time. It belongs to that day
    of UTC. A call without a price adds its tokens, but no cost: `unpriced_calls` counts such calls.
+
+One call of a model for a summary, and its completion.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from app.common.answers import answer
 from app.common.errors import ValidationError
 from app.formats.message import FormatName
-from app.models.budget import Usage
-from app.models.limits import ModelInfo
+from app.models.budget import ModelInfo, Usage
 
 MAX_REPORTED_TOKENS = 10**12
 """The largest number of tokens that is accepted."""
@@ -367,3 +368,51 @@ def day_range(first: date | None, last: date | None, today: date) -> tuple[date,
 def known_cost(calls: int, unpriced_calls: int, amount: float) -> float | None:
     """Return an amount in USD without meaningless decimals, None where no call has a price."""
     return None if 0 < calls == unpriced_calls else round(amount, _USD_DIGITS)
+
+
+EXTRACTIVE = "extractive"
+"""The model name in receipts of the built-in summariser."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One request to a model: plain role and content messages, never tools.
+
+    `info` is the registry entry of the model for this tenant, its own entry included.
+    """
+
+    model: str
+    messages: tuple[dict[str, str], ...]
+    max_tokens: int
+    timeout_seconds: float
+    tenant_id: str
+    info: ModelInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer of a model; `finish_reason` has OpenAI's values."""
+
+    text: str
+    finish_reason: str
+    usage: TokenUsage
+    has_tool_calls: bool = False
+
+    def cost(self, info: ModelInfo | None) -> float | None:
+        """Return the price in USD, None where a price is unknown."""
+        usage = self.usage
+        cached = (usage.cache_creation_tokens, usage.cache_read_tokens)
+        if info is None:
+            return None
+        return info.cost(usage.input_tokens, usage.output_tokens, *cached)
+
+
+class Gateway(Protocol):
+    """Calls language models."""
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return the model's answer.
+
+        Raises ServiceUnavailable for every failure, with the reason in `facts["reason"]`.
+        """
+        ...

@@ -19,18 +19,19 @@ from app.common.texts import is_sendable
 from app.http import cursors
 from app.http.bodies import Json, require_uncoded
 from app.http.cursors import Page
-from app.http.dependencies import (
+from app.http.errors import MEDIA_TYPE, problem, problems_of
+from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
+from app.http.routing import (
     ConversationPath,
     Cursor,
     Limit,
+    WireRoute,
+    heavy,
     path_of,
     public_id_of,
     services,
     tenant_of,
 )
-from app.http.errors import MEDIA_TYPE, problem, problems_of
-from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
-from app.http.routing import WireRoute, heavy
 from app.tool_output.grep import MAX_PATTERN_CHARACTERS, GrepResult
 from app.tool_output.slices import OutputBytes, OutputLines
 

@@ -10,9 +10,8 @@ from app.common import json_text
 from app.common.errors import ContextLimitUnknown, ValidationError
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.http.dependencies import ConversationPath, services, tenant_of
 from app.http.errors import problems_of
-from app.http.routing import WireRoute
+from app.http.routing import ConversationPath, WireRoute, services, tenant_of
 from app.prompt.agent_tools import definitions_in
 from app.prompt.schemas import (
     ToolCallAnswer,

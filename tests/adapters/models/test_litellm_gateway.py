@@ -13,8 +13,7 @@ import pytest_asyncio
 from app.common.errors import ServiceUnavailable
 from app.common.logs import JsonLines
 from app.models.litellm_gateway import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, LiteLLMGateway
-from app.models.model_calls import ModelCall
-from app.models.usage import TokenUsage
+from app.models.usage import ModelCall, TokenUsage
 from tests import fake_llm as fake
 from tests.fake_llm import FakeLLM
 

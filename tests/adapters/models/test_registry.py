@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from app.models.limits import (
+from app.models.budget import (
     BUILT_IN_WINDOWS,
     NUMERIC_FIELDS,
     ModelInfo,

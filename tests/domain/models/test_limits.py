@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ContextLimitUnknown, ValidationError
-from app.models.limits import BUILT_IN_WINDOWS, ContextWindow, ModelInfo, resolve_context_window
+from app.models.budget import BUILT_IN_WINDOWS, ContextWindow, ModelInfo, resolve_context_window
 
 
 def model(window: int | None = 100_000, **fields: Any) -> ModelInfo:
