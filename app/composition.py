@@ -13,8 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from uuid_utils import uuid7
 
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
@@ -52,18 +51,16 @@ from app.repositories import FREQUENT, Database
 from app.settings import Settings
 from app.snapshots.exports import ExportService, ImportService
 from app.snapshots.forks import ForkService
-from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import SnapshotSummaries
 from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
-from app.tool_output.collection import BlobCollector
 from app.tool_output.reading import BlobReader
 from app.tool_output.tool_ranking import ToolRanking
 from app.tool_output.tool_search import ToolSearchService
-from app.tool_output.uploads import BlobUploads
+from app.tool_output.uploads import BlobCollector, BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
 
@@ -135,7 +132,7 @@ class Services:
             self.blob_store,
             outputs,
             utc_now,
-            upload_ttl_seconds=settings.blob_upload_ttl_seconds,
+            timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
         self.search = SearchService(database, resolver)
         self.conversations: ConversationService = ConversationService(
@@ -216,13 +213,10 @@ class Services:
             settings.max_blob_bytes,
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
-        reader = SnapshotReader(database, outputs)
-        restores = RestoreService(
-            reader, active, log, self.conversations, resolver.default_model, MAX_BATCH
-        )
+        restores = RestoreService(database, outputs, active, log, resolver.default_model, MAX_BATCH)
         summaries = SnapshotSummaries(database, self.summariser)
         self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, reader, active, new_id
+            database, resolver, summaries, restores, self.conversations, active, new_id
         )
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits

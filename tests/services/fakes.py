@@ -14,11 +14,10 @@ from typing import Any, cast
 import orjson
 from uuid_utils import uuid7
 
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
 from app.compaction.summaries.model_summary import ModelAccess
@@ -378,7 +377,8 @@ class Harness:
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT
     ) -> AppendAnswer:
         """Append a batch."""
-        answer = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        stored = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        answer = stored.answer
         assert isinstance(answer, AppendAnswer)
         return answer
 
