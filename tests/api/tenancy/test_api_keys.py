@@ -40,7 +40,7 @@ async def test_every_operation_requires_a_key(guarded: httpx.AsyncClient, key: s
 
     A path that does not exist is one of them, so that a stranger learns nothing.
 
-    [errors.problem-json]
+    [errors.problem-json, tenancy.loopback-names]
     """
     calls = [(method, path) for method, path, _ in OPERATIONS] + [("get", "/v1/nothing")]
     for method, path in calls:
@@ -100,7 +100,7 @@ async def test_names_can_be_allowed(settings: Settings) -> None:
 
     That something else keeps strangers out does not keep out the pages in a browser inside.
 
-    [errors.problem-json]
+    [errors.problem-json, tenancy.loopback-names]
     """
     allowed = ("context.svc.example", "Other.example")
     given = {"allow_unauthenticated": True, "allowed_hosts": allowed}
