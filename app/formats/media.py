@@ -9,7 +9,7 @@ import base64
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from app.common.errors import ValidationError
 from app.common.texts import sendable, sendable_json
@@ -34,15 +34,12 @@ _SPACES: Final = b" \t\r\n\f\v"
 _LAST_DIGITS: Final = {2: b"AQgw", 3: b"AEIMQUYcgkosw048"}
 """The digits whose unused bits are zero, by the number of digits in the last group of four."""
 _MAGIC: Final = {
-    "iVBORw0KGgo": "image/png",
-    "/9j/": "image/jpeg",
-    "R0lGOD": "image/gif",
+    **{"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif"},
     "JVBERi": PDF,
 }
 _RIFF: Final = "UklGR"
-SAME_TYPES: Final = {
-    "image/jpg": "image/jpeg",
-    "image/pjpeg": "image/jpeg",
+_SAME_TYPES: Final = {
+    **dict.fromkeys(("image/jpg", "image/pjpeg"), "image/jpeg"),
     "image/x-png": "image/png",
 }
 
@@ -52,17 +49,12 @@ def strict_base64(data: str) -> str | None:
     if not data.isascii():
         return None
     raw = data.encode()
-    padding = raw.translate(None, _DIGITS)
-    if padding not in (b"", b"=", b"=="):
+    if raw.translate(None, _DIGITS) not in (b"", b"=", b"=="):
         raw = raw.translate(_TO_STANDARD, _SPACES)
-        padding = raw.translate(None, _DIGITS)
     digits = raw.rstrip(b"=")
-    if not digits or padding.strip(b"=") or len(raw) - len(digits) != len(padding):
+    if not digits or digits.translate(None, _DIGITS) or not _ends_well(digits):
         return None
-    if not _ends_well(digits):
-        return None
-    strict = (digits + b"=" * (-len(digits) % 4)).decode()
-    return data if strict == data else strict
+    return (digits + b"=" * (-len(digits) % 4)).decode()
 
 
 def is_base64(data: str) -> bool:
@@ -101,7 +93,6 @@ def is_web_url(url: str | None) -> bool:
 
 
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
-_TYPES: Final = ("image", "audio", "resource", "resource_link")
 
 
 def media_type_of(media: Image | File) -> str | None:
@@ -114,8 +105,7 @@ def media_type_of(media: Image | File) -> str | None:
 
 def image_from_url(url: str, pointer: str, detail: str | None = None) -> Image:
     """Read an image URL; a data URL becomes an image by `data`, which all formats accept."""
-    inline = split_data_url(url)
-    if inline is None:
+    if (inline := split_data_url(url)) is None:
         return Image(url=url, detail=detail)
     media_type, data = inline
     if not data:
@@ -128,27 +118,15 @@ def url_of(media: Image | File) -> str | None:
     return media.url if media.data is None else f"data:{media.media_type};base64,{media.data}"
 
 
-def is_mcp(part: Mapping[str, Any]) -> bool:
-    """Return whether a part has the form of MCP: other formats have other fields for media."""
-    match part.get("type"):
-        case "image" | "audio":
-            return isinstance(part.get("data"), str)
-        case "resource":
-            return bool(text_in(object_in(part, "resource"), "uri"))
-        case "resource_link":
-            return bool(text_in(part, "uri"))
-        case _:
-            return False
-
-
 def read_mcp(part: Fields) -> Part | None:
     """Read a part of MCP as a neutral one; None for any other part."""
-    if part.get("type") not in _TYPES or not is_mcp(part.raw):
-        return None
-    if part.raw["type"] in ("image", "audio"):
+    kind, raw = part.get("type"), part.raw
+    if kind in ("image", "audio") and isinstance(raw.get("data"), str):
         return _media(part.optional_text("mimeType"), part.filled_text("data"), None)
-    held = object_in(part.raw, "resource") or part.raw
-    uri, name = text_in(held, "uri"), text_in(held, "title") or text_in(held, "name")
+    held = object_in(raw, "resource") if kind == "resource" else raw
+    if kind not in ("resource", "resource_link") or not (uri := text_in(held, "uri")):
+        return None
+    name = text_in(held, "title") or text_in(held, "name")
     media_type = text_in(held, "mimeType") or None
     if blob := text_in(held, "blob"):
         return _media(media_type, blob, name or uri)
@@ -203,20 +181,16 @@ def _clean_part(part: Part) -> Part:
 
     Reasoning blocks are replayed byte for byte or left out.
     """
-    changes = {}
-    for name in _CLEANED_FIELDS[type(part)]:
-        value = getattr(part, name)
-        cleaned = sendable_json(value)
-        if cleaned is not value:
-            changes[name] = cleaned
+    fields = {name: getattr(part, name) for name in _CLEANED_FIELDS[type(part)]}
+    cleaned = ((name, value, sendable_json(value)) for name, value in fields.items())
+    changes = {name: new for name, value, new in cleaned if new is not value}
     if isinstance(part, Reasoning) and "block" in changes:
         return Reasoning(sendable(part.text))
     part = replace(part, **changes) if changes else part
     if not isinstance(part, Image | File):
         return part
-    data = part.data
-    if data is None and sniffed_type(part.url or ""):
-        data = part.url  # base64 in the place of a URL
+    is_data = part.data is None and sniffed_type(part.url or "")  # in the place of a URL
+    data = part.url if is_data else part.data
     return part if data is None else _with_data(part, data)
 
 
@@ -235,7 +209,7 @@ def _with_data(media: Image | File, data: str) -> Part:
         kind = "image" if isinstance(media, Image) else "file"
         return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
     shown, declared = sniffed_type(strict), (media_type or "").lower()
-    if shown is not None and shown != SAME_TYPES.get(declared, declared):
+    if shown is not None and shown != _SAME_TYPES.get(declared, declared):
         if isinstance(media, Image) and shown == PDF:
             return File(shown, strict, block=media.block, format=media.format)
         is_image = isinstance(media, Image) or (media_type or "").startswith("image/")

@@ -32,17 +32,14 @@ from app.formats.reasoning import STAND_IN_SIGNATURE
 from app.formats.tools import own_id
 from app.models.tokens import count_payload_messages
 from app.payload import assembler_of
-from app.payload.assembler import (
-    CONTINUE_NOTE,
+from app.payload.assembler import CONTINUE_NOTE, START_NOTE, WINDOW_NOTE, Assembler
+from app.payload.items import (
     MAX_BREAKPOINTS,
-    START_NOTE,
-    WINDOW_NOTE,
-    Assembler,
     PayloadItems,
     breakpoint_json,
+    placeholder_of,
     with_breakpoints,
 )
-from app.payload.call_groups import placeholder_of
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
 from tests.domain.payload.builders import (

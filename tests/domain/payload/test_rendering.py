@@ -21,7 +21,7 @@ from app.formats.message import FormatName
 from app.models.budget import O200K, ModelInfo
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.payload import assembler_of
-from app.payload.assembler import (
+from app.payload.items import (
     MAX_BREAKPOINTS,
     BreakpointPosition,
     MisplacedBreakpoint,
