@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from app.formats.json_fields import OBJECT, camel, object_in, text_in
+from app.formats.json_fields import OBJECT, Raw, camel, object_in, text_in
 from app.formats.message import File, Image, Message, Opaque, Part, Text
 from app.formats.tools import sendable_id
 
@@ -96,7 +96,7 @@ def label_for(part: Image | File | Opaque) -> Text:
             return Text(block_label(part.block), stands_for=tuple(dict.fromkeys(kinds)))
 
 
-def kind_of(block: Mapping[str, Any]) -> str:
+def kind_of(block: Raw) -> str:
     """Return the type of a provider's block, by the provider's own name."""
     kind = block.get("type")
     if isinstance(kind, str) and kind:
@@ -104,7 +104,7 @@ def kind_of(block: Mapping[str, Any]) -> str:
     return next((kind for kind in _GEMINI_PARTS if block.get(camel(kind)) is not None), "part")
 
 
-def block_label(block: Mapping[str, Any]) -> str:
+def block_label(block: Raw) -> str:
     """Return the label of a provider's block."""
     kind = kind_of(block)
     held = block.get(kind) or block.get(camel(kind))
@@ -118,22 +118,21 @@ def block_label(block: Mapping[str, Any]) -> str:
         return _call_label(kind if held is not block else kind.removesuffix("_call"), arguments)
     if _RESULT.search(kind) and kind != "search_result":
         return _result_label(_RESULT.sub("", kind), held)
-    of_media = text_in(held, "mimeType").partition("/")[0]
     if kind in ("inline_data", "file_data"):
-        name = of_media if of_media in ("image", "audio", "video") else "file"
-        return _label(name, text_in(held, "mimeType"))
-    texts = (text_in(source, key) for source in (held, block) for key in _DETAILS)
+        media_type = text_in(held, "mimeType")
+        name = media_type.partition("/")[0]
+        return _label(name if name in ("image", "audio", "video") else "file", media_type)
     source = object_in(block, "source")
-    detail = (
-        next(filter(None, texts), "") or text_in(block, "file_id") or text_in(source, "file_id")
-    )
+    places = [(each, key) for each in (held, block) for key in _DETAILS]
+    texts = (text_in(*place) for place in (*places, (block, "file_id"), (source, "file_id")))
+    detail = next(filter(None, texts), "")
     if kind not in ("refusal", "audio", "input_audio", "output_audio"):
         detail = _short(_web(detail), MAX_DETAIL)
     label = _label(_NAMES.get(kind, kind), detail)
     return "\n".join([label, *_texts(block.get("content")), *_texts(source.get("content"))])
 
 
-def _content_blocks(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _content_blocks(block: Raw) -> list[Raw]:
     """Return the content of a message item of OpenAI Responses, else the block itself."""
     content = block.get("content")
     if block.get("type") != "message" or not isinstance(content, list):
@@ -147,14 +146,11 @@ def _label(kind: str, detail: str) -> str:
 
 def _call_label(name: str, arguments: Any) -> str:
     """Return a call with the argument that has its purpose, else with all arguments as JSON."""
-    fields: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
+    fields: Raw = arguments if isinstance(arguments, Mapping) else {}
     texts = (_joined(fields.get(key)) for key in _PURPOSES)
-    detail = next((text for text in texts if text.strip()), "")
-    detail = arguments if isinstance(arguments, str) else detail
     rest = {key: item for key, item in fields.items() if key not in _OMITTED_FIELDS}
-    if not detail and rest:
-        detail = json.dumps(rest, ensure_ascii=False)
-    detail = _short(detail, MAX_DETAIL)
+    detail = arguments if isinstance(arguments, str) else next(filter(str.strip, texts), "")
+    detail = _short(detail or (json.dumps(rest, ensure_ascii=False) if rest else ""), MAX_DETAIL)
     return f'[{_short(name, 64)} call: "{detail}"]' if detail else f"[{_short(name, 64)} call]"
 
 
@@ -163,7 +159,7 @@ def _joined(value: Any) -> str:
     return ", ".join(item for item in items if isinstance(item, str))
 
 
-def _result_label(name: str, block: Mapping[str, Any]) -> str:
+def _result_label(name: str, block: Raw) -> str:
     """Return the sources in the result of a provider's own tool, else its text or its error."""
     content = block.get("content", block)
     found: list[str] = []
