@@ -18,7 +18,7 @@ from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import media_in
 from app.conversations.view import WHOLE
-from app.formats import PROVIDERS, labels
+from app.formats import PROVIDERS, media
 from app.formats.anthropic import Anthropic
 from app.formats.base import BlockProvider
 from app.formats.json_fields import Raw, Wire
@@ -166,7 +166,7 @@ class AnthropicAssembler(MergingAssembler):
 
         Behind a call of the client there is no place for one: there it is left out.
         """
-        label = labels.label_for(Opaque(call, self.format))
+        label = media.label_for(Opaque(call, self.format))
         old, new = json_text.dump_payload(dict(call)), self._text_block(label.text)
         open_items = [*self._closed, (self._role, self._blocks)]
         at, blocks = next((i, b) for i, (_, b) in enumerate(open_items) if old in b)
@@ -211,7 +211,7 @@ class AnthropicAssembler(MergingAssembler):
                 result = result_of(part.block)
                 is_known = waiting.pop(result, None) is not None
                 if result and not is_known and (result in self._left_out or hides):
-                    known = labels.label_for(part)
+                    known = media.label_for(part)
                 if part.block.get("type") == "tool_reference":
                     name = str(part.block.get("tool_name", ""))
                     known = part if name in self.defined_tools else Text(f"[tool: {name}]")

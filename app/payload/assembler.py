@@ -36,7 +36,7 @@ from typing import ClassVar
 from app.common import json_text
 from app.conversations.messages.row import JoinedRow, LogRow
 from app.conversations.view import ProviderItem
-from app.formats import LOG_PROVIDER, labels, reasoning
+from app.formats import LOG_PROVIDER, media, reasoning
 from app.formats.json_fields import Raw, Wire
 from app.formats.message import LOG_FORMAT, NO_RESULT, Message, Reasoning, Role, Text
 from app.formats.openai_responses import CONFIGURATION, is_configuration
@@ -311,7 +311,7 @@ class Assembler(ShownMessages, ABC):
         else:
             shown = self._message_with_media(row)
         shown = replace(shown, tool_call_id=row.call_ids[0])
-        message = LOG_PROVIDER.adapt(Message(Role.USER, labels.labelled_result(shown)))
+        message = LOG_PROVIDER.adapt(Message(Role.USER, media.labelled_result(shown)))
         tokens = count_visible(message, self.count)
         text = json_text.dump_payload(LOG_PROVIDER.wire(message))
         user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, LOG_FORMAT, text)

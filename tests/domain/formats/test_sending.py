@@ -20,7 +20,7 @@ from openai.types.responses import FunctionToolParam, ResponseInputItemParam, Re
 from pydantic import TypeAdapter
 
 from app.common.texts import is_sendable, sendable_json
-from app.formats import PROVIDERS, ToolDefinition, labels, parse_tool
+from app.formats import PROVIDERS, ToolDefinition, media, parse_tool
 from app.formats.media import clean
 from app.formats.message import (
     EMPTY_MESSAGE,
@@ -110,7 +110,7 @@ def test_round_trip(format: FormatName, message: Message, replays: bool) -> None
         rest = list(provider.parse(pieces[1], ""))
     assert (back.role, back.tool_call_id) == (shown.role, shown.tool_call_id)
     has_apart = bool(provider.apart(shown))
-    assert back.text == (shown.text or (labels.MEDIA_FOLLOWS if has_apart else ""))
+    assert back.text == (shown.text or (media.MEDIA_FOLLOWS if has_apart else ""))
     assert bool(rest) == has_apart
     assert calls_of(back) == calls_of(shown)
     assert images_of(back, *rest) == images_of(shown)
