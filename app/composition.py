@@ -13,8 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from uuid_utils import uuid7
 
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
@@ -52,7 +51,6 @@ from app.repositories import FREQUENT, Database
 from app.settings import Settings
 from app.snapshots.exports import ExportService, ImportService
 from app.snapshots.forks import ForkService
-from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import SnapshotSummaries
@@ -216,13 +214,10 @@ class Services:
             settings.max_blob_bytes,
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
-        reader = SnapshotReader(database, outputs)
-        restores = RestoreService(
-            reader, active, log, self.conversations, resolver.default_model, MAX_BATCH
-        )
+        restores = RestoreService(database, outputs, active, log, resolver.default_model, MAX_BATCH)
         summaries = SnapshotSummaries(database, self.summariser)
         self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, reader, active, new_id
+            database, resolver, summaries, restores, self.conversations, active, new_id
         )
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits

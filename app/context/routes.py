@@ -222,16 +222,12 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Rea
 async def get_state(request: Request, conversation_id: ConversationPath) -> StateShown:
     """Return the active summary and the seqs it stands for; nulls before any compaction.
 
-    `summariser_problem` is why the policy's model may not summarise. `last_failure` is why the last
-    automatic compaction failed, until one succeeds.
+    `last_failure` is why the last automatic compaction failed, until one succeeds.
     """
     tenant_id = tenant_of(request)
     state = await services(request).receipts.state(tenant_id, conversation_id)
     return StateShown(
         **(asdict(state) if state is not None else dict.fromkeys(ContextState.__slots__)),
-        summariser_problem=await services(request).compaction.summariser_problem(
-            tenant_id, conversation_id
-        ),
         last_failure=await services(request).receipts.failure(tenant_id, conversation_id),
     )
 

@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from app.blobs.blobs import Blob, Chunk, Chunker, blob_id
-from app.blobs.chunks import BlobStore
+from app.blobs.store import BlobStore
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from app.blobs.blobs import Blob
-from app.blobs.chunks import BlobStore
+from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.errors import Conflict, Gone, NotFound
 from app.conversations.conversation import Conversation

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 from app.blobs.blobs import Chunk, Chunker
-from app.blobs.chunks import BlobStore
 from app.blobs.offloading import PreviewedBlob
 from app.blobs.preview import PreviewBuilder
+from app.blobs.store import BlobStore
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
 from app.conversations.settings_resolver import SettingsResolver

@@ -14,11 +14,10 @@ from typing import Any, cast
 import orjson
 from uuid_utils import uuid7
 
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
 from app.compaction.summaries.model_summary import ModelAccess

@@ -172,7 +172,7 @@ SPREAD = {
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
         "tenancy.retention": "DELETE_OLD LIST_EXPIRED",
-        "snapshots.repository": "ADD FIND LIST LIST_OF_AGENT LIST_OF_CONVERSATION PARTS REMOVE",
+        "snapshots.repository": "ADD FIND LIST PARTS REMOVE",
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
         "conversations.search.index": "UNINDEXED",
         "conversations.search.service": "BLOCKS MESSAGES",

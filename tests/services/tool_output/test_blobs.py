@@ -15,8 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.blobs.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import Conflict, ContextError, Gone, NotFound, ServiceUnavailable
 from app.conversations.messages.stored_results import Content
 from app.repositories import Database

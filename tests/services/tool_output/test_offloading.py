@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import ObjectStore
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
 from app.conversations.messages.batches import INLINE_WARNING
 from app.conversations.messages.row import Append
