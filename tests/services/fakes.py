@@ -377,7 +377,8 @@ class Harness:
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT
     ) -> AppendAnswer:
         """Append a batch."""
-        answer = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        stored = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        answer = stored.answer
         assert isinstance(answer, AppendAnswer)
         return answer
 
