@@ -57,11 +57,10 @@ from app.snapshots.summaries import SnapshotSummaries
 from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
-from app.tool_output.collection import BlobCollector
 from app.tool_output.reading import BlobReader
 from app.tool_output.tool_ranking import ToolRanking
 from app.tool_output.tool_search import ToolSearchService
-from app.tool_output.uploads import BlobUploads
+from app.tool_output.uploads import BlobCollector, BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
 
@@ -133,7 +132,7 @@ class Services:
             self.blob_store,
             outputs,
             utc_now,
-            upload_ttl_seconds=settings.blob_upload_ttl_seconds,
+            timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
         self.search = SearchService(database, resolver)
         self.conversations: ConversationService = ConversationService(
