@@ -215,16 +215,17 @@ def is_context_overflow(error: Error, status: int | None = None) -> bool:
 
 def _verdict_of_sum(text: str) -> Verdict | None:
     """Return the verdict of rule 1, None without a window, an input and an output."""
+    window = input_tokens = output = 0
     if match := _ANTHROPIC_SUM.search(text):
         input_tokens, output, window = map(_number, match.groups())
     elif match := _WINDOW.search(text):
-        window, input_tokens, output = _number(match[1]), 0, 0
+        window = _number(match[1])
         for part in _PART.finditer(text):
             if part[3] or part[2].startswith(("completion", "output", "max_")):
                 output = _number(part[4] or part[1])
             else:
                 input_tokens += _number(part[1])
-    if not match or not input_tokens or not output:
+    if not input_tokens or not output:
         return None
     room = window - input_tokens
     names_setting = re.search(_SETTING, text.partition("reduce")[0]) is not None
