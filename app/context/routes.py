@@ -104,22 +104,24 @@ async def build_context(
     )
     stored: dict[str, Any] = dict(NOTHING_STORED)
     facts: dict[str, Any] = {}
-    sent_seq = None
+    appended, sent_seq = None, None
     if body.append is not None:
         messages, format = body.append.messages, body.append.format or body.format
         await require_small_messages(request, messages, "/append/messages")
         append = Append(messages, format, body.append.expected_seq, idempotency_key)
         with _located("/append"):
-            stored["appended"] = appended = await running.log.append(*where, append)
-        facts["appended"] = positions = _positions(appended)
+            appended = await running.log.append(*where, append)
+        stored["appended"] = appended.answer
+        facts["appended"] = positions = _positions(appended.answer)
         sent_seq = positions["first_seq"] - 1
     if body.usage is not None:
         with _located("/usage", facts):
             reported = await running.usage.report(*where, body.usage, idempotency_key, sent_seq)
         stored["reported"] = reported
         facts["reported"] = reported.report_id
+        appended = None  # the report may have changed the calibration
     with _located("", facts):
-        built = await running.context.build(*where, _settings(body), body.known)
+        built = await running.context.build(*where, _settings(body), body.known, appended)
     return Json(built | stored)
 
 
@@ -222,16 +224,12 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Rea
 async def get_state(request: Request, conversation_id: ConversationPath) -> StateShown:
     """Return the active summary and the seqs it stands for; nulls before any compaction.
 
-    `summariser_problem` is why the policy's model may not summarise. `last_failure` is why the last
-    automatic compaction failed, until one succeeds.
+    `last_failure` is why the last automatic compaction failed, until one succeeds.
     """
     tenant_id = tenant_of(request)
     state = await services(request).receipts.state(tenant_id, conversation_id)
     return StateShown(
         **(asdict(state) if state is not None else dict.fromkeys(ContextState.__slots__)),
-        summariser_problem=await services(request).compaction.summariser_problem(
-            tenant_id, conversation_id
-        ),
         last_failure=await services(request).receipts.failure(tenant_id, conversation_id),
     )
 

@@ -233,8 +233,6 @@ class StateShown(ResponseSchema):
     compressed_at: datetime | None
     """When it was made."""
 
-    summariser_problem: str | None
-    """Why the policy's `compaction.model` may not summarise; null when it may."""
     last_failure: Failure | None
     """The last automatic compaction that failed; null once one has succeeded since."""
 

@@ -40,6 +40,8 @@ from app.http.routing import (
     tenant_of,
 )
 from app.snapshots.exports import MEDIA_TYPE
+from app.snapshots.repository import Snapshot
+from app.snapshots.restores import RestoredSnapshot
 from app.snapshots.schemas import (
     ForkRequest,
     SnapshotFile,
@@ -48,8 +50,6 @@ from app.snapshots.schemas import (
     SnapshotRestore,
     SnapshotSave,
 )
-from app.snapshots.service import Restored
-from app.snapshots.snapshot import Snapshot
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
@@ -215,7 +215,7 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Deleted:
 @large
 async def restore_snapshot(
     request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
-) -> Restored:
+) -> RestoredSnapshot:
     """Restore the messages into their own active windows, or copy them to another conversation.
 
     Messages that are active are skipped, so that a second restore changes nothing. Copies have new
