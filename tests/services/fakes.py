@@ -46,7 +46,7 @@ from app.formats import parse_tool
 from app.formats.message import FormatName
 from app.models.budget import ModelInfo
 from app.models.registry import ModelRegistry
-from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokenizer import LocalTokenizer
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.models.usage import Completion, ModelCall, TokenUsage
 from app.prompt.resolved_settings import RequestSettings
@@ -58,7 +58,7 @@ CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
 MODEL, CLAUDE = "gpt-4o", "claude-3-opus"
 SUMMARISER = "summariser"
 STARTED = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-TOKENIZER = TiktokenTokenizer()
+TOKENIZER = LocalTokenizer()
 
 
 class UnscaledModels(ModelRegistry):
@@ -275,7 +275,8 @@ class Harness:
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT
     ) -> AppendAnswer:
         """Append a batch."""
-        answer = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        stored = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        answer = stored.answer
         assert isinstance(answer, AppendAnswer)
         return answer
 

@@ -17,9 +17,8 @@ from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.service import ConversationService
 from app.repositories import Database, Repositories
-from app.tool_output.collection import BlobCollector
 from app.tool_output.reading import BlobReader
-from app.tool_output.uploads import BlobUploads
+from app.tool_output.uploads import BlobCollector, BlobUploads
 from tests.services.fakes import (
     SUMMARISER,
     TENANT,
@@ -194,7 +193,7 @@ class Process:
             self.store,
             self.outputs,
             lambda: self.now,
-            upload_ttl_seconds=3600,
+            HOUR,
         )
 
     async def upload(
