@@ -195,9 +195,8 @@ async def create_agent(request: Request, body: AgentCreate) -> Response:
 async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> AgentPage:
     """Return agents, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "agents") if cursor else None
-    page = await services(request).agents.list(
-        tenant_of(request), limit, before, page_bound(request)
-    )
+    async with services(request).database.session() as session:
+        page = await session.agents.page(tenant_of(request), limit, before, page_bound(request))
     next_cursor = None
     if page.has_more:
         next_cursor = cursors.encode("agents", page[-1].created_at.isoformat(), page[-1].agent_id)

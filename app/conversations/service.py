@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
-from app.common.pages import UNBOUNDED, Bound, Page, Place
+from app.common.pages import UNBOUNDED, Bound, Place
 from app.conversations.budget_status import read_budgets, within
 from app.conversations.conversation import (
     NO_SETTINGS,
@@ -135,17 +135,6 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
     """Agents: the settings that several conversations share."""
 
     kind = "agent"
-
-    async def list(
-        self,
-        tenant_id: str,
-        limit: int,
-        before: tuple[datetime, str] | None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[Agent]:
-        """Return a page, newest first; `before` is the creation time and id to start after."""
-        async with self._database.session() as repositories:
-            return await repositories.agents.page(tenant_id, limit, before, bound)
 
     async def change(self, tenant_id: str, agent_id: str, patch: AgentPatch) -> Agent:
         """Change the fields that a patch names; raises NotFound or ValidationError."""
@@ -286,20 +275,21 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; return rows by table. Raises NotFound."""
-
-        async def is_there(repositories: Repositories) -> bool:
-            await lock_conversation(repositories, tenant_id, conversation_id, None)
-            return True
-
-        return await self._remove_if(is_there, tenant_id, conversation_id)
+        async with self._database.transaction() as repositories:
+            await self._get(repositories, tenant_id, conversation_id, lock=True)
+            deleted = await repositories.conversations.remove(conversation_id)
+        await self._delete_objects(tenant_id, [conversation_id])
+        return deleted
 
     async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
         """Delete it if its expiry has passed; return if it was deleted."""
-
-        async def is_expired(repositories: Repositories) -> bool:
-            return await lock_expired(repositories.session, conversation_id)
-
-        return bool(await self._remove_if(is_expired, tenant_id, conversation_id))
+        async with self._database.transaction() as repositories:
+            is_expired = await lock_expired(repositories.session, conversation_id)
+            if is_expired:
+                await repositories.conversations.remove(conversation_id)
+        if is_expired:
+            await self._delete_objects(tenant_id, [conversation_id])
+        return is_expired
 
     async def remove_tenant(self, tenant_id: str) -> Mapping[str, int]:
         """Delete everything of a tenant; return the numbers of rows by table [tenancy.delete].
@@ -329,20 +319,6 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
                     deleted = await session.session.run(DELETE[table], **some)
                 counts[table] += deleted
         return +counts
-
-    async def _remove_if(
-        self,
-        may_remove: Callable[[Repositories], Awaitable[bool]],
-        tenant_id: str,
-        conversation_id: str,
-    ) -> Mapping[str, int]:
-        """Delete it if this condition holds, which locks it; return rows by table."""
-        async with self._database.transaction() as repositories:
-            if not await may_remove(repositories):
-                return {}
-            deleted = await repositories.conversations.remove(conversation_id)
-        await self._delete_objects(tenant_id, [conversation_id])
-        return deleted
 
     async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False

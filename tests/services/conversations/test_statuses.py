@@ -28,8 +28,9 @@ async def test_context_includes_thread_status(harness: Harness) -> None:
     cid, other = await two(harness)
     build = await harness.build(cid)
     status = build.messages[-1]["content"]
-    assert status.startswith("[Status]\nOther conversations of this agent:\n- " + other)
-    assert "waiting for" in status and "secret" not in build.contents
+    told = f"[Status]\nOther conversations of this agent:\n- {other}: last message 2"
+    assert status.startswith(told) and status.endswith("UTC; waiting for read_file")
+    assert "secret" not in build.contents
     assert build["tail"] and build.count() == build["tokens_used"]
     assert build["stable_items"] == 1
 
