@@ -27,7 +27,7 @@ from app.formats import ToolDefinition, parse_tool
 from app.models.tokenizer import TiktokenTokenizer
 from app.models.tokens import estimate_tool_defs_tokens
 from app.policy.policy import Policy
-from app.prompt.agent_tools import ToolLimits, plan_deferral
+from app.prompt.agent_tools import plan_deferral
 from app.tool_output.tool_ranking import ToolRanking
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, ms, p50, p95
@@ -190,7 +190,7 @@ def _say_deferral(section: Section, tools: Sequence[ToolDefinition]) -> None:
     effective = WINDOW - MAX_OUTPUT_TOKENS
     share = Policy().tool_deferral_threshold
     allowed = int(share * effective)
-    held = set(plan_deferral(tools, costs, ToolLimits(allowed), {}, ()))
+    held = set(plan_deferral(tools, costs, allowed, None, {}, ()))
     left = sum(cost for tool, cost in zip(tools, costs, strict=True) if tool.name not in held)
     section.add_text(
         f"Window {WINDOW:,}, of which {MAX_OUTPUT_TOKENS:,} for the answer: the {len(tools)}"

@@ -17,8 +17,7 @@ from app.conversations.schemas import (
     AgentItem,
     AgentPage,
     AgentPatch,
-    ClearedAgent,
-    ClearedConversation,
+    Cleared,
     ConversationCreate,
     ConversationPage,
     ConversationPatch,
@@ -39,7 +38,6 @@ from app.http.dependencies import (
     by_caller,
     page_bound,
     path_of,
-    public_id_of,
     services,
     tenant_of,
 )
@@ -159,18 +157,13 @@ async def get_conversation_version(
 @router.post("/v1/conversations/{conversation_id}/clear", summary="Clear a conversation")
 async def clear_conversation(
     request: Request, conversation_id: ConversationPath, body: NoFields | None = None
-) -> ClearedConversation:
+) -> Cleared:
     """Empty the active window of the conversation.
 
     Payloads no longer show earlier messages. Nothing is deleted: the transcript, search and
     snapshots still contain them. A summary and a running compaction of them are dropped.
     """
-    state = await services(request).conversations.clear(tenant_of(request), conversation_id)
-    return ClearedConversation(
-        conversation_id=public_id_of(request),
-        last_cleared_at=state.cleared_at,
-        head_seq=state.cleared_seq,
-    )
+    return await services(request).conversations.clear(tenant_of(request), conversation_id)
 
 
 @agents_router.post(
@@ -245,14 +238,13 @@ async def get_agent_version(
 @agents_router.post("/v1/agents/{agent_id}/clear", summary="Clear an agent")
 async def clear_agent(
     request: Request, agent_id: AgentPath, body: NoFields | None = None
-) -> ClearedAgent:
+) -> Cleared:
     """Empty the active windows of all conversations of the agent.
 
     Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and
     snapshots still contain them. Summaries and running compactions of them are dropped.
     """
-    cleared_at, count = await services(request).agents.clear(tenant_of(request), agent_id)
-    return ClearedAgent(agent_id=agent_id, last_cleared_at=cleared_at, conversations=count)
+    return await services(request).agents.clear(tenant_of(request), agent_id)
 
 
 def conversation_fields(request: Request, conversation: Conversation) -> dict[str, Any]:
