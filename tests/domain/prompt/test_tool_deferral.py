@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from anthropic.types import ToolUnionParam
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,37 +37,6 @@ def held(
 ) -> tuple[str, ...]:
     """Plan for tools that cost 10 each."""
     return plan_deferral(tools, [10] * len(tools), allowed, most, used or {}, promoted)
-
-
-MIXED = [
-    tool("b1", "builtin"),
-    tool("s1", "skill"),
-    tool("m1"),
-    tool("m2"),
-    tool("s2", "skill"),
-    tool("m3"),
-]
-
-
-@pytest.mark.parametrize(
-    ("allowed", "expected"),
-    [
-        (60, ()),
-        (1000, ()),
-        (59, ("m3",)),
-        (50, ("m3",)),
-        (49, ("m2", "m3")),
-        (30, ("m1", "m2", "m3")),
-        (29, ("m1", "m2", "s2", "m3")),
-        (10, ("s1", "m1", "m2", "s2", "m3")),
-        (0, ("s1", "m1", "m2", "s2", "m3")),
-    ],
-)
-def test_mcp_is_deferred_first_then_skill_and_builtin_never(
-    allowed: int, expected: tuple[str, ...]
-) -> None:
-    """Nothing at the threshold; above it mcp, then skill, the last in the list first."""
-    assert held(MIXED, allowed) == expected
 
 
 def test_tools_of_the_service_itself_stay() -> None:

@@ -56,7 +56,7 @@ async def test_a_status_of_the_request_replaces_it(harness: Harness) -> None:
 async def test_a_status_does_not_break_the_prefix(harness: Harness) -> None:
     """It changes with the messages of the others, and the epoch continues.
 
-    [sections.dynamic-in-tail]
+    [sections.dynamic-in-tail, epochs.prefix-hash]
     """
     cid, other = await two(harness)
     first = await harness.build(cid)
