@@ -13,8 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from uuid_utils import uuid7
 
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
@@ -25,9 +24,8 @@ from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
 from app.context.answer import BuildReplayService
 from app.context.build import ContextService
-from app.context.model_registry import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
-from app.context.stateless_service import StatelessService
+from app.context.stateless import RegistryService, StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
@@ -44,26 +42,25 @@ from app.conversations.statuses import Statuses
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
+from app.models import tokenizer
 from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway
 from app.models.registry import ModelRegistry
-from app.models.tokenizer import TiktokenTokenizer, preload_fast
+from app.models.tokenizer import LocalTokenizer
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
 from app.snapshots.exports import ExportService, ImportService
 from app.snapshots.forks import ForkService
-from app.snapshots.reading import SnapshotReader
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import SnapshotSummaries
 from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
-from app.tool_output.collection import BlobCollector
 from app.tool_output.reading import BlobReader
 from app.tool_output.tool_ranking import ToolRanking
 from app.tool_output.tool_search import ToolSearchService
-from app.tool_output.uploads import BlobUploads
+from app.tool_output.uploads import BlobCollector, BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
 
@@ -95,7 +92,7 @@ class Services:
         self.database = database = Database(store, windows)
         self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
-        self.tokenizer, self.models = TiktokenTokenizer(), ModelRegistry()
+        self.tokenizer, self.models = LocalTokenizer(), ModelRegistry()
         self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
         self.missing_keys = {
             model: variable
@@ -135,7 +132,7 @@ class Services:
             self.blob_store,
             outputs,
             utc_now,
-            upload_ttl_seconds=settings.blob_upload_ttl_seconds,
+            timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
         self.search = SearchService(database, resolver)
         self.conversations: ConversationService = ConversationService(
@@ -216,13 +213,10 @@ class Services:
             settings.max_blob_bytes,
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
-        reader = SnapshotReader(database, outputs)
-        restores = RestoreService(
-            reader, active, log, self.conversations, resolver.default_model, MAX_BATCH
-        )
+        restores = RestoreService(database, outputs, active, log, resolver.default_model, MAX_BATCH)
         summaries = SnapshotSummaries(database, self.summariser)
         self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, reader, active, new_id
+            database, resolver, summaries, restores, self.conversations, active, new_id
         )
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
@@ -242,7 +236,7 @@ class Services:
         except ServiceUnavailable:
             _log.warning("database_unavailable")
         await loading
-        self.tokenizer.load()  # on this thread first; see `preload_fast`
+        self.tokenizer.count("once")  # on this thread first; see `tokenizer.load`
         await asyncio.to_thread(self.tokenizer.count, "once")
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.store.close)
@@ -252,7 +246,7 @@ class Services:
 
     def _load(self) -> None:
         """Load what the first request would wait for."""
-        preload_fast()
+        tokenizer.load()
         self.models.find("")
 
 

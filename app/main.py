@@ -15,9 +15,8 @@ from app.common.concurrency import Slots
 from app.common.json_text import StructureLimits
 from app.compaction import routes as compactions
 from app.composition import Services, app_version, utc_now
+from app.context import further_routes as further
 from app.context import routes as context
-from app.context import stateless_routes as stateless
-from app.context import usage_routes as usage
 from app.conversations import event_routes
 from app.conversations import routes as conversations
 from app.conversations.messages import routes as messages
@@ -25,9 +24,8 @@ from app.conversations.search import routes as message_search
 from app.environment import SettingsError
 from app.heap import return_freed_memory
 from app.http import errors
-from app.http.authentication import AuthenticationMiddleware
 from app.http.bodies import large_slots
-from app.http.request_logging import RequestLoggingMiddleware
+from app.http.middleware import AuthenticationMiddleware, RequestLoggingMiddleware
 from app.http.routing import Application
 from app.mcp_server.endpoint import McpEndpoint
 from app.openapi import DESCRIPTION, TAGS, describe
@@ -35,7 +33,6 @@ from app.operation import routes as operation
 from app.settings import Settings, read_settings
 from app.snapshots import routes as snapshots
 from app.tool_output import routes as blobs
-from app.tool_output import tools_routes as tools
 from app.worker import worker_of
 
 # Routes are matched in this order.
@@ -44,15 +41,14 @@ ROUTERS = (
     message_search.router,
     context.router,
     blobs.router,
-    tools.router,
-    usage.router,
+    blobs.tools_router,
+    further.router,
     compactions.router,
     conversations.router,
     snapshots.copies_router,
     event_routes.router,
     conversations.agents_router,
     snapshots.router,
-    stateless.router,
     operation.router,
 )
 

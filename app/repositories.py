@@ -18,7 +18,6 @@ from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.conversations.windows.repository import ActiveWindowRepository
 from app.database.connections import Repository, Session, Store
-from app.snapshots.repository import SnapshotRepository
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository
 
@@ -56,7 +55,6 @@ class Repositories:
     jobs = _Of(JobRepository)
     usage = _Of(UsageRepository)
     blobs = _Of(BlobRepository)
-    snapshots = _Of(SnapshotRepository)
     tenants = _Of(TenantRepository)
 
 

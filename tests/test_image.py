@@ -129,7 +129,7 @@ class Missing(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Missing())
 import app.cli, app.main, app.worker
 from app.models.litellm_gateway import LiteLLMGateway
-from app.models.model_calls import ModelCall
+from app.models.usage import ModelCall
 messages = ({"role": "user", "content": "Tea?"},)
 gateway = LiteLLMGateway(sys.argv[1], "test")
 for model in ("openai/gpt-4o", "openai/claude-2", "hosted_vllm/meta-llama/Llama-3-8b"):

@@ -173,7 +173,7 @@ def _serve_http(settings: Settings, listener: socket.socket) -> None:
     from uvicorn.supervisors import Multiprocess
 
     from app.common import logs
-    from app.http.connections import BoundedProtocol
+    from app.http.middleware import BoundedProtocol
 
     # The default would trust every client on this machine.
     trusted_proxies = os.environ.get("FORWARDED_ALLOW_IPS", "")

@@ -12,7 +12,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.compaction.shown_history import NOTE_TOKENS, HistoryBudget, ShownHistory, tokens_of
+from app.compaction.shown_history import (
+    NO_ROOM,
+    NOTE_TOKENS,
+    HistoryBudget,
+    ShownHistory,
+    tokens_of,
+)
 from app.compaction.strategies import STRATEGIES, Strategy
 from app.conversations.compaction_receipt import (
     ChainStep,
@@ -42,13 +48,10 @@ NOT_SHORTER = "the summary would not be shorter"
 
 MIN_SUMMARY_TOKENS = 64
 MAX_SUMMARY_TOKENS = 2048
-MAX_TREE_TOKENS = 8192
 SUMMARY_SHARE = 0.1
 """The share of a request's window that a summary for this request alone may take."""
 SUMMARY_ROOM_SHARE = 0.2
-"""The share of what the target leaves that summaries may take."""
-TREE_ROOM_SHARE = 0.4
-"""The same of the summaries of a tree together."""
+"""The share of what the target leaves that summaries may take, those of a tree together."""
 ASKED_ROOM_SHARE = 0.5
 """The same where a caller asks for a target: so it holds what matters of a long history."""
 FLOOR_TOKENS = 400
@@ -164,79 +167,74 @@ def plan_compaction(
     if not source.entries:
         where = " in its active window" if source.state.head_seq else ""
         return NoCompaction(f"the conversation has no messages{where}")
-    chosen = STRATEGIES[strategy or policy.strategy]
-    if not STRATEGIES[policy.strategy].compacts:
-        # A policy that never compacts is not overridden by the strategy of one call.
-        chosen = STRATEGIES[policy.strategy]
+    # A policy that never compacts is not overridden by the strategy of one call.
+    own = STRATEGIES[policy.strategy]
+    chosen = STRATEGIES[strategy or policy.strategy] if own.compacts else own
     if not chosen.compacts:
-        plan = chosen.plan(ShownHistory(source.shown, None, HistoryBudget(0, 0, 0, 0), policy))
+        plan = chosen.plan(ShownHistory(source.shown, None, NO_ROOM, policy))
         if isinstance(plan, NoCompaction):
             return plan
         return NoCompaction(f"{chosen.name} keeps no summary: its window moves with each build")
-    planner = _Planner(source, chosen, forced, target_tokens)
-    planner.reserve = summary_tokens or planner.reserve
+    planner = _Planner(source, chosen, forced, target_tokens, summary_tokens)
     return planner.plan(deep)
 
 
 class _Planner:
     """Makes the plan of a compaction by a strategy, in raw tokens.
 
-    `reserve` is kept free for summaries. `tokens` are those of the payload before the plan, `goal`
-    those that it may have after it without being due again.
+    `reserve` is kept free for summaries. `tokens` are those of the payload before the plan.
     """
 
     def __init__(
-        self, source: CompactionInput, strategy: Strategy, forced: bool, target_tokens: int | None
+        self,
+        source: CompactionInput,
+        strategy: Strategy,
+        forced: bool,
+        target_tokens: int | None,
+        summary_tokens: int | None,
     ) -> None:
         state, resolved = source.state, source.resolved
-        self.source, self.strategy, self.forced, self.entries = (
-            source,
-            strategy,
-            forced,
-            source.shown,
-        )
+        self.source, self.strategy, self.forced = source, strategy, forced
         self.is_asked = target_tokens is not None
-        self.room = room_for_summaries(source, strategy.name, target_tokens)
-        self.reserve = self.room if self.is_asked else max(self.room, state.summary_tokens)
+        self.room = room_for_summaries(source, target_tokens)
+        self.reserve = summary_tokens or (
+            self.room if self.is_asked else max(self.room, state.summary_tokens)
+        )
         limits, factor = resolved.compaction_limits(), resolved.factor
-        clears = state.results_cleared_through > 0 or any(it.clearable for it in self.entries)
+        clears = state.results_cleared_through > 0 or any(it.clearable for it in source.shown)
         tools = agent_tools_tokens(resolved, state, has_placeholders=clears)
         hiding = agent_tools_tokens(resolved, state, has_placeholders=clears, hides_messages=True)
-        self.added_tool_tokens = hiding - tools
         fixed = resolved.raw_fixed.fixed + tools
-        self.tokens = tokens_of(self.entries) + fixed + state.summary_tokens
+        self.tokens = tokens_of(source.shown) + fixed + state.summary_tokens
         self.min_gain = MIN_GAIN * limits.effective_window / factor
         self.due_tokens = (
             (limits.due_at or limits.compact_trigger) * limits.effective_window / factor
         )
         budget = replace(
-            history_budget(limits, resolved.policy, fixed, self.reserve, factor),
+            history_budget(limits, resolved.policy, fixed, self.reserve + hiding - tools, factor),
             current_summary=max(NOTE_TOKENS, state.summary_tokens),
         )
         if target_tokens is not None:
             budget = replace(budget, target=int(target_tokens / factor))
-        self.is_within_target = budget.is_met_by(self.entries)
+        self.is_within_target = budget.is_met_by(source.shown)
         if not (forced or self.is_within_target):
             # Just above the target, a plan down to it would free less than `MIN_GAIN`.
             lowered = min(budget.target, math.floor(self.tokens - self.min_gain))
             budget = replace(budget, target=lowered, policy_target=budget.target)
-        self.budget = budget
+        self.shown = ShownHistory(source.shown, state.hidden_span, budget, resolved.policy)
 
     def plan(self, deep: bool) -> NoCompaction | CompactionPlan:
         """Return the plan, or why there is none."""
         goes_on = self.is_within_target and not self.source.is_just_compacted(self.strategy.name)
         self.deep = not self.is_asked and (deep or goes_on)
-        plan = self._plan(self.entries)
-        if self.is_asked and self.budget.capacity > self.budget.target:
+        plan, budget = self._plan(self.shown), self.shown.budget
+        if self.is_asked and budget.capacity > budget.target:
             # Preserved messages give way to an asked target as they do to the window.
-            wide = self.budget
-            self.budget = replace(wide, capacity=wide.target)
-            narrow = self._plan(self.entries)
-            if _freed_by(narrow) > _freed_by(plan):
-                plan = narrow
-            else:
-                self.budget = wide
-        plan = self._with_results_cleared(self._with_smaller_tree(plan))
+            narrow = replace(self.shown, budget=replace(budget, capacity=budget.target))
+            smaller = self._plan(narrow)
+            if _freed_by(smaller) > _freed_by(plan):
+                plan, self.shown = smaller, narrow
+        plan = self._with_results_cleared(plan)
         if isinstance(plan, NoCompaction):
             return plan
         gain = self._gain(plan)
@@ -244,40 +242,11 @@ class _Planner:
             return NoCompaction("too little would be freed")
         return NoCompaction(NOT_SHORTER) if gain <= 0 else plan
 
-    def _plan(self, entries: Sequence[Entry]) -> NoCompaction | CompactionPlan:
-        state = self.source.state
-        budget = replace(self.budget, summary=self.reserve + self.added_tool_tokens)
-        shown = ShownHistory(entries, state.hidden_span, budget, self.source.resolved.policy)
-        failures = 0 if self.forced else state.failures
+    def _plan(self, shown: ShownHistory) -> NoCompaction | CompactionPlan:
+        failures = 0 if self.forced else self.source.state.failures
         plan = self.strategy.plan(shown, deep=self.deep, failures=failures)
         assert not isinstance(plan, SlidingCut)
         return plan
-
-    def _with_smaller_tree(
-        self, plan: NoCompaction | CompactionPlan
-    ) -> NoCompaction | CompactionPlan:
-        """Plan again where the planned chunks of a tree need less than a full tree.
-
-        Then more messages stay, unless these would need more chunks.
-        """
-        if isinstance(plan, NoCompaction) or self.is_asked or self.deep or not plan.chunks:
-            return plan
-        reserve, needed = self.reserve, self._tree_tokens(plan)
-        if needed < reserve:
-            self.reserve = needed
-            gentler = self._plan(self.entries)
-            if isinstance(gentler, CompactionPlan) and self._tree_tokens(gentler) <= needed:
-                return gentler
-            self.reserve = reserve
-        return plan
-
-    def _tree_tokens(self, plan: CompactionPlan) -> int:
-        """Return the maximum tokens of the summaries of a tree after a plan was carried out."""
-        policy, shown = self.source.resolved.policy, self.source.state.summary_tokens
-        chunks = tree_chunks(plan, self.source.view, policy.tree_summary.chunk_size)
-        added = len(chunks) * (tree_node_text_limit(self.room) + LABEL_TOKENS)
-        floor = min(self.room, summary_floor(tokens_hidden_by(plan, self.entries) + shown))
-        return max(shown + added, floor)
 
     def _with_results_cleared(
         self, plan: NoCompaction | CompactionPlan
@@ -288,7 +257,7 @@ class _Planner:
         too little or leaves so much that it is due again. Results that the model may not have
         answered yet stay.
         """
-        gain, goal = self._gain(plan), self.budget.target
+        gain, goal, shown = self._gain(plan), self.shown.budget.target, self.shown
         if not self.is_asked:
             is_enough = self.forced or gain >= self.min_gain
             if self.tokens < self.due_tokens or (
@@ -298,23 +267,22 @@ class _Planner:
             goal = max(goal, math.floor(self.due_tokens - self.min_gain))
             goal = min(goal, math.floor(self.tokens - self.min_gain))
         excess = self.tokens - gain - goal
-        if self.is_within_target or not self.source.resolved.policy.tool_output.enabled:
+        if self.is_within_target or not shown.policy.tool_output.enabled:
             return plan
         hidden = plan.hidden if isinstance(plan, CompactionPlan) else None
         through = plan.results_cleared_through if isinstance(plan, CompactionPlan) else 0
-        last_said = max((it.seq for it in self.entries if it.role is Role.ASSISTANT), default=0)
+        last_said = max((it.seq for it in shown.entries if it.role is Role.ASSISTANT), default=0)
         results = (
             it
-            for it in self.entries
+            for it in shown.entries
             if through < it.seq <= last_said and not (hidden and hidden.holds(it.seq))
         )
-        start = ShownHistory(self.entries, self.source.state.hidden_span, self.budget)
-        cleared = start.clear(results, lambda freed: freed >= excess)
+        cleared = shown.clear(results, lambda freed: freed >= excess)
         if cleared is None:
             return plan
-        return _after_clearing(
-            self._plan(cleared.entries), start.tokens - cleared.tokens, cleared.cleared_through
-        )
+        clearing = shown.plan_to(cleared, (ChainStep.CLEAR_TOOL_RESULTS.value,))
+        again = self._plan(cleared)
+        return clearing if isinstance(again, NoCompaction) else again.after(clearing)
 
     def _gain(self, plan: NoCompaction | CompactionPlan) -> int:
         """Return what a plan frees at least, its summaries as long as they may be.
@@ -324,7 +292,6 @@ class _Planner:
         if isinstance(plan, NoCompaction):
             return 0
         state, resolved = self.source.state, self.source.resolved
-        shown = state.summary_tokens
         tools = agent_tools_tokens(
             resolved,
             state,
@@ -334,38 +301,18 @@ class _Planner:
         freed = plan.freed_tokens - (tools - agent_tools_tokens(resolved, state))
         if not plan.summarises:
             return freed
-        longest = min(self.reserve, summary_limit(plan, self.room, self.entries, shown))
-        if plan.chunks:
-            longest = min(longest, self._tree_tokens(plan))
-        return freed - max(0, longest - shown)
+        longest = min(self.reserve, summary_limit(plan, self.room, self.source))
+        return freed - max(0, longest - state.summary_tokens)
 
 
 def _freed_by(plan: NoCompaction | CompactionPlan) -> int:
     return plan.freed_tokens if isinstance(plan, CompactionPlan) else 0
 
 
-def _after_clearing(
-    plan: NoCompaction | CompactionPlan, freed_tokens: int, through: int
-) -> CompactionPlan:
-    """Return the plan for cleared entries as one for the entries before."""
-    if isinstance(plan, NoCompaction):
-        plan = CompactionPlan((), 0, summarises=False)
-    steps = dict.fromkeys((*plan.steps, ChainStep.CLEAR_TOOL_RESULTS.value))
-    return replace(
-        plan,
-        steps=tuple(steps),
-        freed_tokens=freed_tokens + plan.freed_tokens,
-        results_cleared_through=max(through, plan.results_cleared_through),
-        fallback=plan.fallback and _after_clearing(plan.fallback, freed_tokens, through),
-    )
-
-
 # --- the room of summaries ------------------------------------------------------------------------
 
 
-def room_for_summaries(
-    source: CompactionInput, strategy: StrategyName, target_tokens: int | None = None
-) -> int:
+def room_for_summaries(source: CompactionInput, target_tokens: int | None = None) -> int:
     """Return how many tokens a compaction reserves for its summaries, labels included.
 
     That is a share of what the target leaves beside the fixed tokens, in raw counts. It grows with
@@ -376,22 +323,27 @@ def room_for_summaries(
     limits, factor = resolved.compaction_limits(), resolved.factor
     fixed, tokens = resolved.raw_fixed.fixed, tokens_of(entries)
     log_tokens = max(state.tokens, tokens)
-    is_tree = strategy is StrategyName.TREE_SUMMARY
-    minimum = MIN_SUMMARY_TOKENS * (2 if is_tree else 1)
     target = target_tokens or int(limits.effective_window * resolved.policy.compaction.target)
     free = int(min(target, limits.capacity) / factor) - fixed
     if target_tokens is not None:
         # To show `free` tokens with a summary of half its source, the excess is enough.
-        return max(minimum, min(int(free * ASKED_ROOM_SHARE), log_tokens - free))
-    largest = MAX_TREE_TOKENS if is_tree else MAX_SUMMARY_TOKENS
-    largest = max(largest, log_tokens // LOG_TOKENS_PER_TOKEN)
-    share = TREE_ROOM_SHARE if is_tree else SUMMARY_ROOM_SHARE
-    room = max(minimum, min(int(free * share), largest, log_tokens // 3))
+        return max(MIN_SUMMARY_TOKENS, min(int(free * ASKED_ROOM_SHARE), log_tokens - free))
+    largest = max(MAX_SUMMARY_TOKENS, log_tokens // LOG_TOKENS_PER_TOKEN)
+    room = min(int(free * SUMMARY_ROOM_SHARE), largest, log_tokens // 3)
     window = int(limits.capacity / factor) - fixed
     floor = min(summary_floor(tokens + state.summary_tokens), int(window * FLOOR_ROOM_SHARE))
-    fewest = ShownHistory(entries, state.hidden_span, HistoryBudget(0, 0, 0, 0)).fewest
+    fewest = ShownHistory(entries, state.hidden_span, NO_ROOM).fewest
     left = window - sum(item.placeholder_tokens for item in fewest)
     return max(MIN_SUMMARY_TOKENS, min(max(room, floor), left))
+
+
+def summary_limit(plan: CompactionPlan, room: int, source: CompactionInput) -> int:
+    """Return what the summaries of a plan may take, labels included.
+
+    One that is extended grows by at most half of what it newly stands for, so that it frees some.
+    """
+    grown = source.state.summary_tokens + tokens_hidden_by(plan, source.shown) // 2
+    return min(room, max(MIN_SUMMARY_TOKENS, grown))
 
 
 def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
@@ -400,19 +352,6 @@ def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
         return 0
     shown = set(plan.unhidden_seqs)
     return tokens_of(item for item in history if hidden.holds(item.seq) and item.seq not in shown)
-
-
-def summary_limit(
-    plan: CompactionPlan, room: int, entries: Iterable[Entry], current_tokens: int
-) -> int:
-    """Return what the summaries of a plan may take, labels included.
-
-    One that is extended grows by at most half of what it newly stands for, so that it frees some.
-    """
-    if plan.chunks:
-        return room
-    added = tokens_hidden_by(plan, entries) // 2
-    return min(room, max(MIN_SUMMARY_TOKENS, current_tokens + added))
 
 
 def summary_floor(replaced_tokens: int) -> int:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
 
 from app.common import json_text
+from app.common.answers import answer
 from app.common.errors import Conflict, NotFound
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.compaction.schemas import Receipt
 from app.conversations.compaction_receipt import (
+    FACTS,
     PROVIDER_ITEM_SUMMARY,
     Compaction,
+    CompactionFacts,
     ContextState,
     Failure,
+    Trigger,
 )
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
@@ -20,15 +26,105 @@ from app.conversations.lookup import lock_conversation
 from app.conversations.messages.row import StoredMessage
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import resume_at_tokens
-from app.conversations.view import overlap, spans_through
+from app.conversations.view import SectionCount, Summary, overlap, spans_through
 from app.conversations.views import kept_seqs, kept_with_pins
 from app.conversations.windows.service import ActiveWindows, view_state_of
+from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
+
+
+class MadeSummary(ResponseSchema):
+    """A summary that a compaction made or shows."""
+
+    summary_range: tuple[int, int]
+    """Seqs that it stands for, the end excluded."""
+    level: int
+    """1: of messages; higher: of summaries one level below."""
+    text: str
+    """Its text."""
+    tokens: int
+    """Tokens of the message that shows it."""
+    sources: list[tuple[int, int]]
+    """The ranges that it was made from."""
+    sections: tuple[SectionCount, ...]
+    """What became of the statements of each section; empty for a model's summary."""
+    unlisted: str | None
+    """Important statements that had no room in it or in an earlier one, by section: a later
+    summary with room lists them. Null for a summary of an earlier compaction."""
+
+    @classmethod
+    def of_summary(cls, summary: Summary) -> MadeSummary:
+        """Return a summary with its ranges."""
+        return cls.of(
+            summary,
+            summary_range=(summary.span.start, summary.span.end),
+            sources=[(span.start, span.end) for span in summary.sources],
+            unlisted=summary.unlisted or None,
+        )
+
+
+@answer()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt(CompactionFacts):
+    """The immutable record of one compaction; tokens are of the whole payload."""
+
+    compaction_id: str
+    """Its id."""
+    parent_id: str | None
+    """The compaction that was active before."""
+    status: Literal["active", "superseded", "undone"]
+    """`active`: the context shows it; `superseded`: a later compaction or a change of policy
+    replaced it."""
+    trigger: Trigger
+    """Why it ran."""
+    hidden_range: tuple[int, int]
+    """Seqs that it hides, the end excluded; their messages can be read in full."""
+    kept: Sequence[int]
+    """Seqs in the range that stay verbatim."""
+    cleared_through: int
+    """Tool results up to this seq are placeholders; 0 for none."""
+    summary: str | None
+    """The text that stands for the range; null without one."""
+    retain: str | None
+    """Text that was requested to be kept verbatim."""
+    note: str | None
+    """The note in the context about messages left out."""
+    summaries: list[MadeSummary]
+    """The summaries the context shows, in order."""
+    made: list[MadeSummary]
+    """The summaries that this compaction made; a tree may have merged some of them."""
+    created_at: datetime
+    """When it was applied."""
+    undone_at: datetime | None
+    """When it was undone."""
+
+    @classmethod
+    def of(cls, receipt: Compaction, active_id: str | None) -> Receipt:
+        """Return the receipt of a conversation in which another one may be active."""
+        view, is_active = receipt.view, receipt.compaction_id == active_id
+        status: Any = "active" if is_active else "superseded"
+        made = {summary: summary for summary in receipt.made}  # with what a view does not store
+        same = (*FACTS, "compaction_id", "parent_id", "trigger", "created_at", "undone_at")
+        return cls(
+            status="undone" if receipt.undone_at is not None else status,
+            hidden_range=(receipt.hidden_span.start, receipt.hidden_span.end),
+            kept=view.unhidden_seqs,
+            cleared_through=view.results_cleared_through,
+            summary=receipt.summary,
+            retain=view.retain,
+            note=view.note,
+            summaries=[MadeSummary.of_summary(made.get(each, each)) for each in view.summaries],
+            made=[MadeSummary.of_summary(each) for each in receipt.made],
+            **{name: getattr(receipt, name) for name in same},
+        )
 
 
 @dataclass(eq=False, repr=False)
 class ReceiptService:
-    """Reads receipts, and undoes the newest compaction."""
+    """Reads receipts, and undoes the newest compaction.
+
+    Raises NotFound for what this tenant does not have.
+    """
 
     _database: Database
     _resolver: SettingsResolver
@@ -47,26 +143,19 @@ class ReceiptService:
                 session, tenant_id, conversation_id
             )
         conversation = await self._active.updated(tenant_id, conversation)
-        if conversation.state.compaction_id is None:
-            return None
         async with self._database.session() as session:
             receipt = await session.contexts.find_compaction(
                 conversation_id, conversation.state.compaction_id
             )
         if receipt is None or receipt.created_at is None:
             return None
-        summary = receipt.summary
+        summary, strategy = receipt.summary, self._resolver.policy_of(conversation).strategy
         if summary is None and receipt.view.provider_item is not None:
             summary = PROVIDER_ITEM_SUMMARY
-        policy = self._resolver.policy_of(conversation)
-        if summary is None or not receipt.is_shown_with(policy.strategy):
+        if summary is None or not receipt.is_shown_with(strategy):
             return None
-        return ContextState(
-            strategy=receipt.strategy,
-            summary=summary,
-            summary_range=(receipt.hidden_span.start, receipt.hidden_span.end),
-            compressed_at=receipt.created_at.isoformat(),
-        )
+        span, at = receipt.hidden_span, receipt.created_at.isoformat()
+        return ContextState(receipt.strategy, summary, (span.start, span.end), at)
 
     async def page(
         self,
@@ -86,12 +175,8 @@ class ReceiptService:
         return Page((Receipt.of(receipt, active_id) for receipt in page), has_more=page.has_more)
 
     async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
-        """Return one receipt; raises NotFound."""
-        async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-            receipt = await _receipt(session, conversation_id, compaction_id)
+        """Return one receipt."""
+        conversation, receipt = await self._read(tenant_id, conversation_id, compaction_id)
         return Receipt.of(receipt, conversation.state.compaction_id)
 
     async def expand(
@@ -107,11 +192,7 @@ class ReceiptService:
 
         Messages outside the active window of that time are not part of it: a page ends there.
         """
-        async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-            receipt = await _receipt(session, conversation_id, compaction_id)
+        conversation, receipt = await self._read(tenant_id, conversation_id, compaction_id)
         spans = overlap((receipt.hidden_span,), receipt.view.window)
         ranges = [
             (max(after_seq, span.start - 1), span.end)
@@ -125,7 +206,7 @@ class ReceiptService:
         return conversation, Page(page, has_more=page.has_more or len(ranges) > 1)
 
     async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
-        """Show what was shown before the newest compaction.
+        """Show what was shown before the newest compaction, with the pins that were set since.
 
         Automatic compaction and clearing are suspended until the log has grown. Raises Conflict
         for a compaction that is not the active one. [compaction.undo-suspends]
@@ -134,49 +215,51 @@ class ReceiptService:
             conversation = await lock_conversation(
                 session, tenant_id, conversation_id, self._resolver.default_model
             )
-            receipt = await _receipt(session, conversation_id, compaction_id)
-            if conversation.state.compaction_id != compaction_id:
+            receipt = await _find(session, conversation_id, compaction_id)
+            state, parent, kept = conversation.state, None, tuple[int, ...]()
+            if state.compaction_id != receipt.compaction_id:
                 raise Conflict(
                     "Only the newest active compaction can be undone",
-                    {"active": conversation.state.compaction_id},
+                    {"active": state.compaction_id},
                 )
-            await self._show_parent_view(session, conversation, receipt)
-            await session.contexts.mark_undone(conversation_id, compaction_id)
-            data = json_text.dumps({"compaction_id": compaction_id})
+            if receipt.parent_id is not None:
+                parent = await session.contexts.find_compaction(conversation_id, receipt.parent_id)
+            if parent is not None:
+                pinned = await session.log.pinned(conversation_id)
+                kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
+                kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
+            with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
+            limits = (await self._resolver.of(conversation)).policy_limits
+            applied = await session.contexts.show(
+                conversation_id,
+                await view_state_of(session, self._resolver, with_kept, parent),
+                view_version=state.view_version,
+                cause="undone",
+                resume_at_tokens=resume_at_tokens(state, limits) if limits else state.tokens + 1,
+            )
+            assert applied, "the conversation is locked, and the view shows every pin"
+            await session.contexts.mark_undone(conversation_id, receipt.compaction_id)
+            data = json_text.dumps({"compaction_id": receipt.compaction_id})
             await session.events.add(conversation_id, EventType.UNDONE, data)
         return await self.get(tenant_id, conversation_id, compaction_id)
 
-    async def _show_parent_view(
-        self, session: Repositories, conversation: Conversation, receipt: Compaction
-    ) -> None:
-        """Show the view of a receipt's parent, with the pins that were set since."""
-        conversation_id, state = conversation.conversation_id, conversation.state
-        parent = None
-        if receipt.parent_id is not None:
-            parent = await session.contexts.find_compaction(conversation_id, receipt.parent_id)
-        resolved = await self._resolver.of(conversation)
-        kept: tuple[int, ...] = ()
-        if parent is not None:
-            pinned = await session.log.pinned(conversation_id)
-            kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
-            kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
-        with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
-        visible = await view_state_of(session, self._resolver, with_kept, parent)
-        limits = resolved.policy_limits
-        applied = await session.contexts.show(
-            conversation_id,
-            visible,
-            view_version=state.view_version,
-            cause="undone",
-            resume_at_tokens=resume_at_tokens(state, limits)
-            if limits is not None
-            else state.tokens + 1,
-        )
-        assert applied, "the conversation is locked, and the view shows every pin"
+    async def _read(
+        self, tenant_id: str, conversation_id: str, compaction_id: str
+    ) -> tuple[Conversation, Compaction]:
+        async with self._database.session() as session:
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
+            return conversation, await _find(session, conversation_id, compaction_id)
 
 
-async def _receipt(session: Repositories, conversation_id: str, compaction_id: str) -> Compaction:
-    receipt = await session.contexts.find_compaction(conversation_id, compaction_id)
+async def _find(session: Repositories, conversation_id: str, compaction_id: str) -> Compaction:
+    is_id = UUID.fullmatch(compaction_id)
+    receipt = (
+        await session.contexts.find_compaction(conversation_id, compaction_id.lower())
+        if is_id
+        else None
+    )
     if receipt is None:
         raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
     return receipt

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from app.compaction.planning import CompactionInput
-from app.compaction.shown_history import NOTE_TOKENS, HistoryBudget, ShownHistory, tokens_of
+from app.compaction.shown_history import NO_ROOM, NOTE_TOKENS, ShownHistory, tokens_of
 from app.conversations.compaction_receipt import ChainStep, CompactionPlan
 from app.conversations.turns import (
     MAX_PLACEHOLDER_TOKENS,
@@ -97,7 +97,7 @@ def reduced_to_fit(start: ShownHistory) -> CompactionPlan | None:
 
 def view_after_overflow(source: CompactionInput, max_tokens: int) -> View | None:
     """Return the view after as many cuts as it takes to fit `max_tokens`, None if it never does."""
-    start = ShownHistory(source.shown, source.view.hidden, HistoryBudget(0, 0, 0, 0))
+    start = ShownHistory(source.shown, source.view.hidden, NO_ROOM)
     steps = ((EMERGENCY_CUT, without_oldest_half),)
 
     def fits(shown: ShownHistory) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import Enum
 from typing import Annotated
 
@@ -9,25 +10,28 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
-from app.compaction.schemas import (
-    CompactionRequest,
-    Job,
-    Receipt,
-    ReceiptPage,
-    Strategy,
-    StrategyList,
-)
+from app.compaction.receipts import Receipt
+from app.compaction.run import CompactionRequest
 from app.compaction.strategies import STRATEGIES
 from app.conversations.compaction_receipt import CompactResult
 from app.conversations.messages.routes import MessagePage, transcript
 from app.http import cursors, errors
 from app.http.bodies import Json
-from app.http.dependencies import ConversationPath, Cursor, Limit, page_bound, services, tenant_of
-from app.http.errors import problems_of
-from app.http.fields import UUID, NoFields
-from app.http.routing import WireRoute, paged
-from app.policy.policy import Policy
+from app.http.errors import ProblemAnswer, problems_of
+from app.http.fields import UUID, NoFields, ResponseSchema
+from app.http.routing import (
+    ConversationPath,
+    Cursor,
+    Limit,
+    WireRoute,
+    page_bound,
+    paged,
+    services,
+    tenant_of,
+)
+from app.policy.policy import Policy, StrategyName
 from app.work import repository as jobs
+from app.work.repository import JobStatus
 
 router = APIRouter(route_class=WireRoute)
 _TAGS: list[str | Enum] = ["compactions"]
@@ -46,6 +50,52 @@ CompactionPath = Annotated[
         examples=["0199a1b2-7788-7a9b-8c0d-1e2f30415263"],
     ),
 ]
+
+
+class ReceiptPage(cursors.Page[Receipt]):
+    """Receipts of a conversation, the newest first."""
+
+
+class Job(ResponseSchema):
+    """Work in the background, and its result."""
+
+    job_id: str
+    """Id of the job."""
+    conversation_id: str
+    """The conversation that it works on."""
+    kind: str
+    """What kind of work it is."""
+    status: JobStatus
+    """`done` and `failed` are final."""
+    result: CompactResult | None
+    """Its result; null until it is done."""
+    error: ProblemAnswer | None
+    """Why it failed; null unless it did."""
+    created_at: datetime
+    """When it was requested."""
+    updated_at: datetime
+    """When its status last changed."""
+
+
+class Strategy(ResponseSchema):
+    """A strategy to keep a history within the context window, with the service's defaults."""
+
+    name: StrategyName
+    """The value for `policy.strategy`."""
+    description: str
+    """What it does."""
+    is_default: bool
+    """Whether it is the default."""
+    trigger: float | None
+    """Share of the effective window at which a compaction is due; null: never."""
+    preserve_top: int | None
+    """Messages kept at the start; null: all."""
+    preserve_bottom: int | None
+    """Messages kept at the end; null: all."""
+
+
+class StrategyList(cursors.Page[Strategy]):
+    """All strategies."""
 
 
 @router.post(
@@ -100,8 +150,7 @@ async def get_compaction(
     request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
 ) -> Receipt:
     """Return one receipt: what was hidden, what stands for it, and what it cost."""
-    receipt_id = _compaction_id_from(compaction_id)
-    return await services(request).receipts.get(tenant_of(request), conversation_id, receipt_id)
+    return await services(request).receipts.get(tenant_of(request), conversation_id, compaction_id)
 
 
 @router.get(
@@ -119,14 +168,13 @@ async def expand_compaction(
     cursor: Cursor = None,
 ) -> Response:
     """Return the original messages of the range that a compaction hides, in log order."""
-    receipt_id = _compaction_id_from(compaction_id)
     after_seq = 0
     if cursor:
         order, after_seq = cursors.decode_message(cursor)
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(
-        tenant_of(request), conversation_id, receipt_id, after_seq, limit, page_bound(request)
+        tenant_of(request), conversation_id, compaction_id, after_seq, limit, page_bound(request)
     )
     return await transcript(request, conversation, page, "asc", None)
 
@@ -148,8 +196,7 @@ async def undo_compaction(
     Another one is `409`. The conversation is not compacted automatically until the log has grown
     by 5 % of the window, as long as it fits.
     """
-    receipt_id = _compaction_id_from(compaction_id)
-    return await services(request).receipts.undo(tenant_of(request), conversation_id, receipt_id)
+    return await services(request).receipts.undo(tenant_of(request), conversation_id, compaction_id)
 
 
 @router.get("/v1/jobs/{job_id}", summary="Read a job", tags=_TAGS)
@@ -193,10 +240,3 @@ def _shown_job(job: jobs.Job) -> Job:
         result=json_text.loads(job.result) if job.result else None,
         error=problem,
     )
-
-
-def _compaction_id_from(text: str) -> str:
-    """Return the id of a path in lower case; raises NotFound unless it is a UUID."""
-    if not UUID.fullmatch(text):
-        raise NotFound(f"No compaction {text!r}", {"compaction_id": text})
-    return text.lower()

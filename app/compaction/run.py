@@ -9,20 +9,19 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from pydantic import Field
+
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.planning import (
     LABEL_TOKENS,
     CompactionInput,
     plan_compaction,
     room_for_summaries,
-    summary_floor,
     summary_limit,
-    tokens_hidden_by,
     tree_chunks,
     tree_node_text_limit,
     unsummarised_spans,
 )
-from app.compaction.schemas import CompactionRequest
 from app.compaction.shown_history import tokens_of
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
 from app.compaction.summaries.extractive import SummaryScope, merged_unlisted, without_replaced
@@ -39,6 +38,8 @@ from app.conversations.views import (
     summary_message_tokens,
     view_summary_tokens,
 )
+from app.http.fields import ModelName, RequestSchema, Tokens, examples
+from app.http.fields import Strategy as StrategyField
 from app.policy.policy import StrategyName
 from app.repositories import Database
 
@@ -55,6 +56,24 @@ COUNTED = ("calls", "input_tokens", "output_tokens", "cached_tokens", "cost_usd"
 """What a receipt has of the calls of a run."""
 SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 """In `degraded`: messages were left out without the summary that the policy asks for."""
+
+
+class CompactionRequest(RequestSchema):
+    """A compaction now, however full the window is."""
+
+    model_config = examples({"instructions": "Keep every file path.", "dry_run": True})
+
+    strategy: StrategyField | None = None
+    """Strategy for this compaction; the policy's by default."""
+    model: ModelName | None = None
+    """Model that summarises; must be an allowed one."""
+    instructions: str | None = Field(default=None, max_length=32_000)
+    """What this summary should keep."""
+    target_tokens: Tokens | None = None
+    """Tokens of the payload to aim for; by default `compaction.target` of the effective window
+    or, within it already, as few as the strategy can."""
+    dry_run: bool = False
+    """Only return what would be done, and the size of the payload after it; no model is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +143,11 @@ class CompactionRun:
         summary. [summary.room]
         """
         source, target_tokens = self.source, self.request.target_tokens
-        room = room_for_summaries(source, self.strategy, target_tokens)
+        room = room_for_summaries(source, target_tokens)
         if self.trigger is Trigger.PROVIDER:
             return room  # of messages that are hidden already
         if target_tokens is None:
-            return summary_limit(plan, room, source.shown, source.state.summary_tokens)
+            return summary_limit(plan, room, source)
         without = source.tokens_in(source.view_after(plan, ()))
         left = int((target_tokens - without) / source.resolved.factor)
         is_missed = left <= 0 and room > SMALL_ROOM_TOKENS
@@ -159,16 +178,14 @@ class CompactionRun:
 
     async def _execute(self, plan: CompactionPlan) -> Executed:
         """Carry out a plan; a build uses the fallback plan if no summary can be made."""
+        source = self.source
         try:
             if plan.hidden is None or not plan.summarises:
-                return Executed(plan, self.source.view_after(plan))
+                return Executed(plan, source.view_after(plan))
             if plan.chunks:
                 return await self._grow_tree(plan, plan.hidden)
-            limit = self.summary_limit(plan)
-            summary, retain = await self.summarise(plan, plan.hidden, limit)
-            return Executed(
-                plan, self.source.view_after(plan, (summary,), retain or ""), (summary,)
-            )
+            summary, retain = await self.summarise(plan, plan.hidden, self.summary_limit(plan))
+            return Executed(plan, source.view_after(plan, (summary,), retain or ""), (summary,))
         except (ServiceUnavailable, ValidationError):
             if plan.fallback is None or self.trigger is not Trigger.PROACTIVE:
                 raise
@@ -192,16 +209,25 @@ class CompactionRun:
         """
         view, state = self.source.view, self.source.state
         spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
+        policy, task = self.source.resolved.policy.compaction, self._task(hidden, limit)
         scope = replace(
-            self._scope(hidden),
+            task.scope,
             earlier_tokens=state.hidden_tokens - state.outside_tokens if view.summaries else 0,
             earlier_start=view.summarised.start if view.summarised is not None else 0,
             unlisted=await self._unlisted(),
         )
         task = replace(
-            self._task(plan, spans, limit - LABEL_TOKENS, scope, retains=True),
+            task,
+            request=replace(
+                task.request,
+                retain_prompt=policy.retain_prompt,
+                retain_directives=policy.retain_directives,
+            ),
+            scope=scope,
+            spans=spans,
             previous="\n\n".join(summary.text for summary in view.summaries) or None,
             retained=view.retain,
+            verbatim_seqs=frozenset(plan.unhidden_seqs),
         )
         result = await summarise_paged(self.database, self.summariser, task)
         level = max((summary.level for summary in view.summaries), default=1)
@@ -215,20 +241,20 @@ class CompactionRun:
         source, view, room = self.source, self.source.view, self.summary_limit(plan)
         nodes, made, count = list(view.summaries), list[Summary](), source.resolved.count
         chunks = tree_chunks(plan, view, source.resolved.policy.tree_summary.chunk_size)
-        replaced = tokens_hidden_by(plan, source.shown) + source.state.summary_tokens
-        wanted = room if self.request.target_tokens else min(room, summary_floor(replaced))
-        free, limit = wanted - _tokens(nodes), tree_node_text_limit(room)
+        free, limit = room - _tokens(nodes), tree_node_text_limit(room)
         if self.model is None:
             # What is chosen among the statements of all chunks loses fewer than chunk by chunk.
             free = max(free, min(room, len(chunks) * (limit + LABEL_TOKENS)))
             chunks = list(union(chunks))
-        limit = max(limit, free // max(1, len(chunks)) - LABEL_TOKENS)
+        limit = max(limit + LABEL_TOKENS, free // max(1, len(chunks)))
         released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in chunks:
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
+            task = self._task(chunk, limit)
             kept_tokens = self._kept_room(nodes, room)
-            scope = replace(self._scope(chunk), shown_after=(), kept_tokens=kept_tokens)
-            task = self._task(plan, parts, limit, scope)
+            scope = replace(task.scope, shown_after=(), kept_tokens=kept_tokens)
+            verbatim = frozenset(plan.unhidden_seqs)
+            task = replace(task, scope=scope, spans=parts, verbatim_seqs=verbatim)
             result = await summarise_paged(self.database, self.summariser, task)
             made.append(self._summary(chunk, result, parts))
             nodes.append(made[-1])
@@ -239,7 +265,7 @@ class CompactionRun:
         elif made:
             unlisted = await asyncio.to_thread(merged_unlisted, (unlisted, new), count)
             made[-1] = replace(made[-1], unlisted=unlisted)
-        after = self._scope(hidden).shown_after
+        after = self._task(hidden, 0).scope.shown_after
         newer = await read_user_messages(self.database, self.conversation_id, after)
 
         def without_what_is_replaced() -> list[Summary]:
@@ -253,7 +279,7 @@ class CompactionRun:
             ]
 
         nodes = await asyncio.to_thread(without_what_is_replaced)
-        return Executed(plan, self.source.view_after(plan, nodes, view.retain or ""), made)
+        return Executed(plan, source.view_after(plan, nodes, view.retain or ""), made)
 
     async def _merge(
         self, nodes: list[Summary], room: int, unlisted: str, newly_unlisted: str
@@ -274,18 +300,19 @@ class CompactionRun:
                 return made
             first, end = merge
             parts = nodes[first:end]
-            most = room if self.model is None else _tokens(parts) // 2
             span = Span(parts[0].span.start, parts[-1].span.end)
+            most = room if self.model is None else _tokens(parts) // 2
+            task = self._task(span, max(tree_node_text_limit(room) + LABEL_TOKENS, most))
+            kept_tokens = self._kept_room([*nodes[:first], *nodes[end:]], room)
             scope = replace(
-                self._scope(span),
+                task.scope,
                 unlisted=unlisted,
                 newly_unlisted=newly_unlisted,
-                kept_tokens=self._kept_room([*nodes[:first], *nodes[end:]], room),
+                kept_tokens=kept_tokens,
             )
-            limit = max(tree_node_text_limit(room), most - LABEL_TOKENS)
-            task = SummaryTask(self._summary_request(), self.model, limit, self.calls, scope)
+            texts = [part.text for part in parts]
             try:
-                result = await self.summariser.merge(task, [part.text for part in parts])
+                result = await self.summariser.merge(replace(task, scope=scope), texts)
             except ServiceUnavailable:
                 return made  # the tree is larger than it should be until the next merge succeeds
             unlisted, newly_unlisted = result.unlisted, ""
@@ -308,36 +335,23 @@ class CompactionRun:
             span, result.text, tokens, level, tuple(sources), result.sections, result.unlisted
         )
 
-    def _summary_request(self, *, retains: bool = False) -> SummaryRequest:
-        """Return the request of a summary by policy and call, with a retain section or not."""
-        policy = self.source.resolved.policy.compaction
-        return SummaryRequest(
+    def _task(self, span: Span, limit: int) -> SummaryTask:
+        """Return the task of a summary of a range by policy and call, its label in the limit."""
+        source, policy = self.source, self.source.resolved.policy.compaction
+        scope = SummaryScope(
+            source.resolved.count,
+            Closing(span.start, span.end - 1, source.resolved.names_recall),
+            first_seq=source.view.window[0].start if source.view.window else 1,
+            shown_after=tuple(spans_through((Span(span.end, ENDLESS),), source.state.head_seq)),
+            view=source.view,
+        )
+        request = SummaryRequest(
             prompt=policy.summary_prompt,
             directives=policy.summary_directives,
-            retain_prompt=policy.retain_prompt if retains else None,
-            retain_directives=policy.retain_directives if retains else (),
             instructions=self.request.instructions,
         )
-
-    def _task(
-        self,
-        plan: CompactionPlan,
-        spans: Sequence[Span],
-        max_tokens: int,
-        scope: SummaryScope,
-        *,
-        retains: bool = False,
-    ) -> SummaryTask:
-        return SummaryTask(
-            self._summary_request(retains=retains),
-            self.model,
-            max_tokens,
-            self.calls,
-            scope,
-            self.conversation_id,
-            spans,
-            verbatim_seqs=frozenset(plan.unhidden_seqs),
-        )
+        max_tokens = limit - LABEL_TOKENS
+        return SummaryTask(request, self.model, max_tokens, self.calls, scope, self.conversation_id)
 
     async def _unlisted(self) -> str:
         """Return the statements that had no room in the current summaries."""
@@ -351,16 +365,6 @@ class CompactionRun:
                     self.conversation_id, active.compaction_id
                 )
         return made[-1].unlisted if made else ""
-
-    def _scope(self, span: Span) -> SummaryScope:
-        source = self.source
-        return SummaryScope(
-            source.resolved.count,
-            Closing(span.start, span.end - 1, source.resolved.names_recall),
-            first_seq=source.view.window[0].start if source.view.window else 1,
-            shown_after=tuple(spans_through((Span(span.end, ENDLESS),), source.state.head_seq)),
-            view=source.view,
-        )
 
     # --- the receipt ----------------------------------------------------------------------
 

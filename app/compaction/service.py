@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from cachetools import LRUCache
 
@@ -23,8 +22,13 @@ from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.compaction.planning import NOT_SHORTER, CompactionInput, summary_reserve
 from app.compaction.reduction import RESULTS_CLEARED, excluded_seqs, with_excluded
-from app.compaction.run import COUNTED, SUMMARISER_UNAVAILABLE, CompactionRun, Executed
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import (
+    COUNTED,
+    SUMMARISER_UNAVAILABLE,
+    CompactionRequest,
+    CompactionRun,
+    Executed,
+)
 from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
@@ -53,7 +57,7 @@ from app.conversations.partial_messages import (
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
-from app.conversations.view import Span, Summary, View, spans_through
+from app.conversations.view import ShortenedMessage, Span, Summary, View, spans_through
 from app.conversations.views import (
     base_view,
     kept_seqs,
@@ -64,8 +68,8 @@ from app.conversations.views import (
     without_compaction,
 )
 from app.conversations.windows.service import ActiveWindows
-from app.models.model_calls import EXTRACTIVE
-from app.prompt.resolved_settings import RequestSettings
+from app.models.usage import EXTRACTIVE
+from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.repositories import Database
 from app.work.leases import Leases
 from app.work.repository import Job, JobStatus
@@ -120,24 +124,10 @@ class CompactionService:
         if request.dry_run:
             return await self._dry_run(run)
         if job_id is not None:
-            return await self._observed(run, self._compact(run, job_id))
+            return await self._compact(run, job_id)
         async with self.leases.wait(conversation_id, MAX_WAIT_SECONDS):
             source = await self._read(tenant_id, conversation_id)
-            run = self.start(source, Trigger.FORCED, request)
-            return await self._observed(run, self._compact(run))
-
-    async def summariser_problem(self, tenant_id: str, conversation_id: str) -> str | None:
-        """Return why the policy's model may not summarise, None where it may."""
-        async with self.database.session() as session:
-            conversation = await self.resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-        try:
-            model = self.resolver.policy_of(conversation).compaction.model
-            self.summariser.choose_model(None, model, None)
-        except ValidationError as error:
-            return error.detail
-        return None
+            return await self._compact(self.start(source, Trigger.FORCED, request))
 
     async def _dry_run(self, run: CompactionRun) -> CompactResult:
         """Return what a compaction would do, without calling a model or storing anything.
@@ -148,18 +138,21 @@ class CompactionService:
         source, plan = run.source, run.plan()
         if isinstance(plan, NoCompaction):
             return _nothing_done(run, plan.reason)
-        is_estimated = plan.hidden is not None and plan.summarises and run.model is not None
-        if not is_estimated or plan.hidden is None:
-            receipt = run.receipt(await run.carry_out(plan), "", 0.0)
+        if plan.hidden is None or not plan.summarises or run.model is None:
+            receipt, is_estimated = run.receipt(await run.carry_out(plan), "", 0.0), False
         else:
             old = source.view.summaries if plan.chunks else ()
             start = old[-1].span.end if old else plan.hidden.start
-            view = run.source.view_after(plan, (*old, Summary(Span(start, plan.hidden.end), "")))
-            receipt = run.receipt(Executed(plan, view), "", 0.0)
+            view = source.view_after(plan, (*old, Summary(Span(start, plan.hidden.end), "")))
+            receipt, is_estimated = run.receipt(Executed(plan, view), "", 0.0), True
             tokens = receipt.summary_tokens + run.summary_limit(plan) // 2
-            after = source.tokens_in(view, tokens)
-            receipt = replace(receipt, summary_tokens=tokens, after_tokens=after)
-            receipt = replace(receipt, model=run.model, cost_usd=None)
+            receipt = replace(
+                receipt,
+                summary_tokens=tokens,
+                after_tokens=source.tokens_in(view, tokens),
+                model=run.model,
+                cost_usd=None,
+            )
         if receipt.after_tokens >= receipt.before_tokens:
             return _nothing_done(run, NOT_SHORTER, plan.steps)
         result = replace(result_of(receipt), compacted=False, reason=DRY_RUN, duration_ms=0)
@@ -235,7 +228,7 @@ class CompactionService:
         if is_due:
             run = self.start(source, Trigger.BACKGROUND)
             try:
-                result = await self._observed(run, self._compact(run))
+                result = await self._compact(run)
             except (ServiceUnavailable, ValidationError):
                 await self._postpone(source)
                 return
@@ -278,7 +271,7 @@ class CompactionService:
                     return None
                 run = self.start(source, Trigger.PROACTIVE)
                 try:
-                    result = await self._observed(run, self._compact(run))
+                    result = await self._compact(run)
                 except ServiceUnavailable:
                     await self._postpone(source)
                     raise
@@ -433,23 +426,31 @@ class CompactionService:
         """Return the input with oversized messages shortened, as in every build."""
         resolved, view = source.resolved, source.view
         limits = resolved.policy_limits or resolved.limits
-        if limits is None or not resolved.policy.messages.offload_oversized:
-            return source
-        if source.tokens_in(view) <= limits.capacity:
+        if limits is None or source.tokens_in(view) <= limits.capacity:
             return source
         reserve = max(summary_reserve(limits), view_summary_tokens(view, resolved.count))
         # Tokens of the counter, before the factor of the model's calibration.
         available_tokens = int(limits.capacity / resolved.factor) - resolved.raw_fixed.fixed
         available_tokens -= reserve + reader_tool_tokens(resolved)
         max_tokens = limits_of_oversized(source.shown, available_tokens)
-        if not max_tokens:
-            return source
-        conversation_id = source.conversation.conversation_id
+        shortened = await self.shorten(source.conversation.conversation_id, resolved, max_tokens)
+        return replace(source, view=with_shortened(view, shortened)) if shortened else source
+
+    async def shorten(
+        self,
+        conversation_id: str,
+        resolved: ResolvedSettings,
+        max_tokens: Mapping[int, int],
+        *,
+        as_chat: bool = True,
+    ) -> list[ShortenedMessage]:
+        """Return the messages shortened to these tokens by seq, as far as the policy allows it."""
+        if not max_tokens or not resolved.policy.messages.offload_oversized:
+            return []
         spans = [Span(seq, seq + 1) for seq in max_tokens]
         async with self.database.session() as session:
-            rows = await session.contexts.rows(conversation_id, spans, as_chat=True)
-        shortened = await asyncio.to_thread(shortened_messages, rows, max_tokens, resolved)
-        return replace(source, view=with_shortened(view, shortened))
+            rows = await session.contexts.rows(conversation_id, spans, as_chat=as_chat)
+        return await asyncio.to_thread(shortened_messages, rows, max_tokens, resolved)
 
     # --- one run --------------------------------------------------------------------------
 
@@ -479,27 +480,43 @@ class CompactionService:
 
     async def _compact(self, run: CompactionRun, job_id: str | None = None) -> CompactResult:
         """Plan a compaction, make its summaries and store it."""
+        return await self._observed(run, self._run(run, job_id))
+
+    async def _run(self, run: CompactionRun, job_id: str | None) -> CompactResult:
         plan = run.plan()
         if isinstance(plan, NoCompaction):
             return _nothing_done(run, plan.reason)
-        await self._add_event(run, EventType.STARTED, {"steps": plan.steps})
+        await self._announce(run, EventType.STARTED, steps=plan.steps)
         try:
-            executed = await run.carry_out(plan)
+            receipt = self._receipt(run, await run.carry_out(plan))
+            if receipt.after_tokens < receipt.before_tokens:
+                return await self._store(run, receipt, job_id)
+        except Conflict:
+            await self._announce(run, EventType.FAILED, "context_changed")
+            raise
         except (ServiceUnavailable, ValidationError) as error:
             reason = error.facts.get("reason", error.code)
-            await self._add_failed(run, reason, {"code": error.code, "detail": error.detail})
+            text = await self._announce(
+                run, EventType.FAILED, reason, code=error.code, detail=error.detail
+            )
+            if run.trigger is not Trigger.FORCED:  # there the caller gets the error
+                async with self.database.session() as session:
+                    await session.jobs.record_failure(run.conversation_id, text)
             data = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
             _log.warning("compaction_failed", extra={"data": data})
             raise
-        receipt = self._receipt(run, executed)
-        if receipt.after_tokens >= receipt.before_tokens:
-            await self._add_failed(run, "no_gain")
-            return _nothing_done(run, NOT_SHORTER, plan.steps)
-        try:
-            return await self._store(run, receipt, job_id)
-        except Conflict:
-            await self._add_failed(run, "context_changed")
-            raise
+        await self._announce(run, EventType.FAILED, "no_gain")
+        return _nothing_done(run, NOT_SHORTER, plan.steps)
+
+    async def _announce(
+        self, run: CompactionRun, event: EventType, reason: str | None = None, **data: object
+    ) -> str:
+        """Add an event of a compaction to the conversation, and return its data."""
+        failed = {} if reason is None else {"reason": reason, "calls": run.calls.calls}
+        text = json_text.dumps({"trigger": run.trigger, **failed, **data})
+        async with self.database.session() as session:
+            await session.events.add(run.conversation_id, event, text)
+        return text
 
     async def _store(
         self, run: CompactionRun, receipt: Compaction, job_id: str | None = None
@@ -550,25 +567,6 @@ class CompactionService:
         seconds = min(MIN_PAUSE_SECONDS * 2 ** min(source.state.failures, 16), MAX_PAUSE_SECONDS)
         async with self.database.session() as session:
             await session.jobs.postpone(source.conversation.conversation_id, seconds)
-
-    async def _add_event(
-        self, run: CompactionRun, event: EventType, data: Mapping[str, Any]
-    ) -> None:
-        """Add an event of a compaction to the conversation."""
-        text = json_text.dumps({"trigger": run.trigger, **data})
-        async with self.database.session() as session:
-            await session.events.add(run.conversation_id, event, text)
-
-    async def _add_failed(
-        self, run: CompactionRun, reason: str, error: Mapping[str, Any] | None = None
-    ) -> None:
-        """Add the event of a failure; that of a model is stored unless a caller gets the error."""
-        data = {"reason": reason, "calls": run.calls.calls, **(error or {})}
-        await self._add_event(run, EventType.FAILED, data)
-        if error is not None and run.trigger is not Trigger.FORCED:
-            text = json_text.dumps({"trigger": run.trigger, **data})
-            async with self.database.session() as session:
-                await session.jobs.record_failure(run.conversation_id, text)
 
 
 def _nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:

@@ -86,6 +86,10 @@ class HistoryBudget:
         return self if self.current_summary is None else replace(self, summary=self.current_summary)
 
 
+NO_ROOM = HistoryBudget(0, 0, 0, 0)
+"""For what does not depend on a budget."""
+
+
 @dataclass(frozen=True)
 class ShownHistory:
     """The entries that a view shows, each at its cost there, and their budget.

@@ -31,7 +31,7 @@ from app.conversations.messages.row import LogRow
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
 from app.conversations.view import Span, View
 from app.formats.message import Message, Role, Text
-from app.models.model_calls import EXTRACTIVE
+from app.models.usage import EXTRACTIVE
 from app.payload.call_groups import placeholder_of
 from app.repositories import Database
 

@@ -23,8 +23,7 @@ from app.conversations.views import NO_PROVIDER_COMPACTION, shown_entries
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.models.budget import measure, pressure_status
-from app.models.calibration import estimate_of
+from app.models.budget import estimate_of, measure, pressure_status
 from app.payload.assembler import MisplacedBreakpoint, PayloadItems, StablePoint
 from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories

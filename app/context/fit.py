@@ -6,7 +6,6 @@ conversation. What is too long after that is reduced for this payload alone, wit
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,7 +44,6 @@ from app.conversations.partial_messages import (
     limits_of_largest,
     limits_of_oversized,
     reader_tool_tokens,
-    shortened_messages,
 )
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry
@@ -54,7 +52,7 @@ from app.conversations.views import summary_message_tokens, with_shortened, with
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
-from app.models.media import media_limits
+from app.models.tokens import media_limits
 from app.policy.policy import StrategyName
 
 EXTRACTIVE_SUMMARY = "extractive_summary"
@@ -421,8 +419,6 @@ async def _with_shortened(
     deps: BuildDependencies, state: BuildState, max_tokens_by_seq: Mapping[int, int]
 ) -> BuildState | None:
     """Shorten messages to these tokens; None where none can be shortened."""
-    if not max_tokens_by_seq or not state.resolved.policy.messages.offload_oversized:
-        return None
     shortened = await shorten_messages(deps, state, max_tokens_by_seq)
     view = with_shortened(state.view, shortened)
     return state.with_view(view).degrade(MESSAGES_SHORTENED) if shortened else None
@@ -432,8 +428,9 @@ async def shorten_messages(
     deps: BuildDependencies, state: BuildState, max_tokens_by_seq: Mapping[int, int]
 ) -> list[ShortenedMessage]:
     """Return the messages shortened to these tokens, without those that cannot be shortened."""
-    spans = [Span(seq, seq + 1) for seq in max_tokens_by_seq]
-    as_chat = PROVIDERS[state.format].is_stored
-    async with deps.database.session() as session:
-        rows = await session.contexts.rows(state.attempt.conversation_id, spans, as_chat=as_chat)
-    return await asyncio.to_thread(shortened_messages, rows, max_tokens_by_seq, state.resolved)
+    return await deps.compaction.shorten(
+        state.attempt.conversation_id,
+        state.resolved,
+        max_tokens_by_seq,
+        as_chat=PROVIDERS[state.format].is_stored,
+    )

@@ -207,8 +207,7 @@ async def _halve(
     max_tokens: int,
 ) -> View | None:
     """Return the view with half of a text, None where the text is short or that is too much."""
-    policy = state.resolved.policy.messages
-    if largest.tokens < 2 * MIN_SHORTENED_TOKENS or not policy.offload_oversized:
+    if largest.tokens < 2 * MIN_SHORTENED_TOKENS:
         return None
     shortened = await shorten_messages(deps, state, {largest.seq: largest.tokens // 2})
     view = with_shortened(state.view, shortened)

@@ -19,9 +19,9 @@ import orjson
 from app.common.answers import answer
 from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
-from app.formats.base import Provider, RequestFields, System, SystemPrompt
+from app.formats.base import Provider, System, SystemPrompt
 from app.formats.message import FormatName
-from app.models.limits import O200K
+from app.models.budget import O200K
 from app.payload.assembler import (
     MAX_BREAKPOINTS,
     BreakpointPosition,
@@ -229,8 +229,8 @@ def _body(
     cache_key = {}
     if resolved.info is not None and resolved.info.tokenizer == O200K:
         cache_key = {"prompt_cache_key": request.cache_key}
-    fields = RequestFields(items, max_output, system_value, tool_field, cache_key)
-    return {"model": resolved.model, **request.provider.body(fields)}
+    body = request.provider.body(items, max_output, system_value, tool_field, cache_key)
+    return {"model": resolved.model, **body}
 
 
 def _joined(items: Sequence[bytes]) -> orjson.Fragment:

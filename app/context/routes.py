@@ -31,18 +31,24 @@ from app.context.schemas import (
     OverflowAnswer,
     OverflowRequest,
     PreviewedContext,
+    Reading,
     StateShown,
 )
-from app.context.usage_schemas import Reading
 from app.conversations.compaction_receipt import CompactResult, ContextState
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import AppendAnswer
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
-from app.http.dependencies import ConversationPath, IdempotencyKey, services, tenant_of
 from app.http.errors import problems_of
 from app.http.fields import MAX_TOKENS
-from app.http.routing import WireRoute, direct
+from app.http.routing import (
+    ConversationPath,
+    IdempotencyKey,
+    WireRoute,
+    direct,
+    services,
+    tenant_of,
+)
 from app.models.overflow_errors import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import DYNAMIC_KINDS, section_from
@@ -98,22 +104,24 @@ async def build_context(
     )
     stored: dict[str, Any] = dict(NOTHING_STORED)
     facts: dict[str, Any] = {}
-    sent_seq = None
+    appended, sent_seq = None, None
     if body.append is not None:
         messages, format = body.append.messages, body.append.format or body.format
         await require_small_messages(request, messages, "/append/messages")
         append = Append(messages, format, body.append.expected_seq, idempotency_key)
         with _located("/append"):
-            stored["appended"] = appended = await running.log.append(*where, append)
-        facts["appended"] = positions = _positions(appended)
+            appended = await running.log.append(*where, append)
+        stored["appended"] = appended.answer
+        facts["appended"] = positions = _positions(appended.answer)
         sent_seq = positions["first_seq"] - 1
     if body.usage is not None:
         with _located("/usage", facts):
             reported = await running.usage.report(*where, body.usage, idempotency_key, sent_seq)
         stored["reported"] = reported
         facts["reported"] = reported.report_id
+        appended = None  # the report may have changed the calibration
     with _located("", facts):
-        built = await running.context.build(*where, _settings(body), body.known)
+        built = await running.context.build(*where, _settings(body), body.known, appended)
     return Json(built | stored)
 
 
@@ -216,16 +224,12 @@ async def get_budget(request: Request, conversation_id: ConversationPath) -> Rea
 async def get_state(request: Request, conversation_id: ConversationPath) -> StateShown:
     """Return the active summary and the seqs it stands for; nulls before any compaction.
 
-    `summariser_problem` is why the policy's model may not summarise. `last_failure` is why the last
-    automatic compaction failed, until one succeeds.
+    `last_failure` is why the last automatic compaction failed, until one succeeds.
     """
     tenant_id = tenant_of(request)
     state = await services(request).receipts.state(tenant_id, conversation_id)
     return StateShown(
         **(asdict(state) if state is not None else dict.fromkeys(ContextState.__slots__)),
-        summariser_problem=await services(request).compaction.summariser_problem(
-            tenant_id, conversation_id
-        ),
         last_failure=await services(request).receipts.failure(tenant_id, conversation_id),
     )
 

@@ -5,17 +5,69 @@
 3. A cached summary is valid iff its range starts at `preserve_top` and ends at
    `count - preserve_bottom`; a summary of another strategy is not looked at.
 4. Messages stay as they are; only the middle is replaced, by one system message.
+
+Schemas of builds without a conversation, of token counts, and of the model registry.
+Builds, compressions and token counts of messages in a request; nothing is stored.
+The model registry of a tenant: bundled entries, overridden by its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, Any, Self
 
-from app.common.errors import ValidationError
+from pydantic import ConfigDict, Field, model_validator
+
+from app.common import json_text, pages
+from app.common.answers import answer
+from app.common.errors import NotFound, Problem, ServiceUnavailable, ValidationError
+from app.common.schema_errors import NAME_PATTERN
+from app.compaction.summaries.extractive import SummaryScope, ledger_of
+from app.compaction.summaries.model_summary import SummaryTask
+from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.transcript import without_trailing_calls
+from app.compaction.summariser import Summariser
 from app.conversations.compaction_receipt import ContextState
+from app.conversations.settings_resolver import SettingsResolver, applied_calibration
+from app.formats import PROVIDERS, parse_tool, tools_of
+from app.formats.media import clean
+from app.formats.message import FormatName, Message
+from app.http.cursors import Page
+from app.http.fields import (
+    MAX_TOKENS,
+    Format,
+    MessageObject,
+    ModelName,
+    RequestSchema,
+    Tokens,
+    examples,
+)
+from app.models.budget import (
+    INEXACT_MARGIN,
+    Calibration,
+    ModelInfo,
+    Models,
+    estimate_of,
+    merged_entry,
+    safety_margin,
+    scaled,
+)
+from app.models.tokens import (
+    bytes_4,
+    chars_2_5,
+    chars_4,
+    count_payload_messages,
+    estimate_tool_defs_tokens,
+)
+from app.policy.policy import CounterName
+from app.prompt.schemas import Tools
+from app.repositories import Database
 
 STRATEGY = "sandwich"
 
@@ -95,3 +147,427 @@ def _content_bytes(content: object) -> int:
         texts = (part.get("text") for part in content if isinstance(part, Mapping))
         return sum(_content_bytes(text) for text in texts if isinstance(text, str))
     return 0
+
+
+EXAMPLE_MESSAGES: list[Any] = [
+    {"role": "user", "content": "Plan a trip to Bergen."},
+    {"role": "assistant", "content": "When would you like to go?"},
+]
+_STATE: dict[str, Any] = {
+    "strategy": "sandwich",
+    "summary": "The user plans a trip to Bergen.",
+    "summary_range": [5, 20],
+    "compressed_at": "2026-01-05T09:31:12.000123+00:00",
+}
+
+_Limit = Annotated[
+    int,
+    Field(
+        ge=-MAX_TOKENS,
+        le=MAX_TOKENS,
+        description="The model's context limit in tokens.",
+        # The domain refuses what is not positive, in its own words.
+        json_schema_extra={"minimum": 1},
+    ),
+]
+_Count = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class CachedState(RequestSchema):
+    """A ContextState that an earlier build returned."""
+
+    model_config = examples(_STATE)
+
+    strategy: str = Field(max_length=64)
+    """The strategy that made it."""
+    summary: str = Field(max_length=2_000_000)
+    """The summary."""
+    summary_range: list[_Count] = Field(min_length=2, max_length=2)
+    """Indices it stands for, the end excluded."""
+    compressed_at: str = Field(max_length=64)
+    """When it was made, ISO 8601."""
+
+
+class StatelessMessages(RequestSchema):
+    """Messages with the limit and the ranges of the sandwich strategy."""
+
+    model_config = examples({"messages": EXAMPLE_MESSAGES, "max_context_tokens": 128000})
+
+    messages: list[MessageObject] = Field(max_length=100_000, json_schema_extra={"minItems": 1})
+    """The whole history."""
+    max_context_tokens: _Limit
+    preserve_top: _Count = 5
+    """Messages to keep at the start."""
+    preserve_bottom: _Count = 5
+    """Messages to keep at the end."""
+    compression_threshold: float = Field(default=0.7, gt=0, le=1)
+    """Share of the limit from which to compress."""
+
+    @property
+    def ends(self) -> Ends:
+        """What stays, and when the rest is summarised."""
+        return Ends(self.preserve_top, self.preserve_bottom, self.compression_threshold)
+
+
+class StatelessBuild(StatelessMessages):
+    """Messages to build a context from."""
+
+    model_config = examples(
+        {"messages": EXAMPLE_MESSAGES, "max_context_tokens": 128000, "cached_state": _STATE}
+    )
+
+    cached_state: CachedState | None = None
+    """The newest `new_state` of an earlier build."""
+    model: ModelName | None = None
+    """Model that summarises; must be an allowed one."""
+
+
+class Compression(RequestSchema):
+    """Messages to summarise, all of them."""
+
+    model_config = examples({"messages": EXAMPLE_MESSAGES})
+
+    messages: list[MessageObject] = Field(max_length=100_000, json_schema_extra={"minItems": 1})
+    """What to summarise."""
+    model: ModelName | None = None
+    """Model that summarises; must be an allowed one."""
+
+
+class TokensRequest(RequestSchema):
+    """Messages, text and tools to count."""
+
+    model_config = examples({"model": "gpt-4o", "messages": EXAMPLE_MESSAGES})
+
+    messages: list[MessageObject] = Field(default_factory=list, max_length=100_000)
+    """Messages in `format`."""
+    text: str | None = None
+    """A text."""
+    tools: Tools = Field(default_factory=list)
+    """Tool definitions."""
+    format: Format = FormatName.OPENAI_CHAT
+    counter: Annotated[CounterName, Field(strict=False)] = CounterName.TOKENIZER
+    """How to count. bytes_4, chars_4 and chars_2_5 apply their rule to content text without
+    overhead; calls, media, reasoning, ids and names come on top."""
+    model: ModelName | None = None
+    """Model that the margin is for."""
+
+
+# --- answers ---
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class ContextResult:
+    """The messages to send; `new_state` is set when a summary was made, for the caller to cache."""
+
+    messages: Sequence[MessageObject]
+    """Top, summary and bottom, or everything."""
+    summary_used: bool
+    """Whether a summary stands for the middle."""
+    tokens_used: int
+    """UTF-8 bytes of the content / 4, floored per message."""
+    new_state: ContextState | None
+    """To be cached when a summary was made."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class MessageSummary:
+    """A summary, and the model that made it, `extractive` for the built-in summariser."""
+
+    summary: str
+    """The summary."""
+    model: str
+    """Model that wrote it; `extractive` is built in."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class CompressionCheck:
+    """Whether the middle must be summarised, and the estimate of the messages."""
+
+    needs_compression: bool
+    """Over the threshold, with a middle to compress."""
+    tokens: int
+    """The estimate of the messages."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Tokens by kind."""
+
+    tokens: int
+    """The sum."""
+    messages: int
+    """Tokens of the messages."""
+    text: int
+    """Tokens of the text."""
+    tools: int
+    """Tokens of the tool definitions."""
+    counter: CounterName
+    """How it was counted."""
+    model: str | None
+    """Model that the margin is for."""
+    margin: float
+    """Share to add for safety; 0 where the count is exact."""
+    method: str
+    """The counter, and its correction by reports."""
+    factor: float
+    """Factor that raw counts of this model are multiplied by."""
+
+
+# --- the model registry ---
+
+_Price = Annotated[float, Field(ge=0, le=1_000)]
+
+
+class ModelEntry(RequestSchema):
+    """A model's limits in tokens and prices in USD per token; omitted fields stay as they were."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"context_window": 65536, "max_output_tokens": 8192}],
+            "minProperties": 1,
+            "not": {"additionalProperties": {"type": "null"}},
+        }
+    )
+
+    context_window: Tokens | None = None
+    """Input and output together."""
+    max_input_tokens: Tokens | None = None
+    """Only where the input has a separate limit."""
+    max_output_tokens: Tokens | None = None
+    """The maximum length of an answer."""
+    tokenizer: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
+    """Name of its tokenizer."""
+    exact: bool | None = None
+    """Whether the service counts with its tokenizer: then no margin is added."""
+    cache_minimum_tokens: Tokens | None = None
+    """The shortest prefix that its provider caches."""
+    input_price: _Price | None = None
+    """USD per uncached input token."""
+    output_price: _Price | None = None
+    """USD per output token."""
+    cache_read_price: _Price | None = None
+    """USD per token read from the cache."""
+    cache_write_price: _Price | None = None
+    """USD per token written to the cache."""
+    tool_search: bool | None = None
+    """Whether the provider supports tool search with deferred tools."""
+    cache_breakpoint: bool | None = None
+    """Whether OpenAI's explicit cache breakpoints are supported."""
+    mid_conversation_system: bool | None = None
+    """Whether system text is accepted after the first message."""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("must have one field or more")
+        return self
+
+
+class ModelPage(Page[ModelInfo]):
+    """Models, by name."""
+
+
+SUMMARY_TOKENS = (64, 2048)
+"""The minimum and maximum tokens of a summary; a tenth of the limit in between."""
+_MAX_LISTED = 100
+"""How many malformed messages an error lists."""
+_SYSTEM_ROLES = ("system", "developer")
+_ESTIMATES = {
+    CounterName.BYTES_4: bytes_4,
+    CounterName.CHARS_4: chars_4,
+    CounterName.CHARS_2_5: chars_2_5,
+}
+
+
+@dataclass(eq=False, repr=False)
+class StatelessService:
+    """Builds, compresses and counts without a conversation."""
+
+    _summariser: Summariser
+    _resolver: SettingsResolver
+    _models: Models
+    _database: Database
+    _now: Callable[[], datetime]
+
+    async def needs_compression(self, request: StatelessMessages) -> CompressionCheck:
+        """Return whether a summary is needed; raises ValidationError for a bad request."""
+        messages = request.messages
+        _require_objects(messages)
+        needed = await asyncio.to_thread(
+            needs_compression, messages, request.max_context_tokens, request.ends
+        )
+        tokens = await asyncio.to_thread(estimate_tokens, messages)
+        return CompressionCheck(needed, tokens)
+
+    async def build(self, tenant_id: str, request: StatelessBuild) -> ContextResult:
+        """Return the messages to send, with a summary of the middle where that is needed.
+
+        Raises ValidationError, or ServiceUnavailable when the model fails: then there is no new
+        state.
+        """
+        messages: Sequence[Mapping[str, Any]] = request.messages
+        _require_objects(messages)
+        ends, limit, state, new_state = request.ends, request.max_context_tokens, None, None
+        if (cached := request.cached_state) is not None:
+            start, end = cached.summary_range
+            state = ContextState(**dict(cached) | {"summary_range": (start, end)})
+        plan = await asyncio.to_thread(plan_build, messages, state, limit, ends)
+        if isinstance(plan, range):
+            minimum, maximum = SUMMARY_TOKENS
+            max_tokens = max(minimum, min(maximum, limit // 10))
+            middle = await asyncio.to_thread(_parsed, messages, plan)
+            made = await self._summarise(tenant_id, middle, request.model, max_tokens)
+            range_, at = (plan.start, plan.stop), self._now().isoformat()
+            new_state = ContextState(STRATEGY, made.summary, range_, at)
+            plan = made.summary
+        if plan is not None:
+            messages = assemble(messages, plan, ends)
+        tokens = estimate_tokens(messages)
+        return ContextResult(messages, plan is not None, tokens, new_state)
+
+    async def compress(self, tenant_id: str, request: Compression) -> MessageSummary:
+        """Return a summary of all the messages; raises as `build` does.
+
+        A call at the end is not summarised.
+        """
+        require_messages(request.messages)
+        _require_objects(request.messages)
+        neutral = await asyncio.to_thread(_parsed, request.messages)
+        require_messages(without_trailing_calls(neutral))
+        return await self._summarise(
+            tenant_id, neutral, request.model, SUMMARY_TOKENS[1], opens=True
+        )
+
+    async def count(self, tenant_id: str, request: TokensRequest) -> TokenCount:
+        """Return the tokens of messages, text and tools, counted as a build counts them."""
+        calibration = None
+        if request.model is not None:
+            with suppress(ServiceUnavailable):  # without a database there is no calibration
+                async with self._database.session() as session:
+                    calibration = await session.usage.find_calibration(
+                        tenant_id, request.model, request.counter
+                    )
+        return await asyncio.to_thread(self._count, request, calibration)
+
+    def _count(self, request: TokensRequest, calibration: Calibration | None) -> TokenCount:
+        counter, format, model = request.counter, request.format, request.model
+        count = self._resolver.counter(counter)
+        _require_objects(request.messages)
+        info = self._models.find(model) if model else None
+        applied = applied_calibration(calibration, counter, model, info)
+        factor = applied.factor
+        if counter is CounterName.TOKENIZER:
+            raw_messages = count_payload_messages(format, request.messages, count)
+        else:
+            raw_messages = _ESTIMATES[counter](_parsed(request.messages, format=format))
+        taken, _ = tools_of(
+            [parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(request.tools)],
+            format,
+        )
+        messages = scaled(raw_messages, factor)
+        text = scaled(count(request.text), factor) if request.text is not None else 0
+        tools = scaled(estimate_tool_defs_tokens(taken, count), factor)
+        exact = info is not None and info.exact and counter is CounterName.TOKENIZER
+        margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, applied)
+        total = messages + text + tools
+        method = estimate_of(total, counter, factor, margin, calibration).method
+        return TokenCount(total, messages, text, tools, counter, model, margin, method, factor)
+
+    async def _summarise(
+        self,
+        tenant_id: str,
+        neutral: Sequence[Message],
+        model: str | None,
+        max_tokens: int,
+        *,
+        opens: bool = False,
+    ) -> MessageSummary:
+        chosen = self._summariser.choose_model(model, None, None)
+        if not without_trailing_calls(neutral):
+            # A middle that is a call alone gives a model nothing to summarise.
+            chosen = None
+        run = self._summariser.start_run(tenant_id)
+        ledger = await asyncio.to_thread(ledger_of, neutral) if chosen is not None else None
+        try:
+            scope = SummaryScope(self._summariser.access.tokenizer.count)
+            task = SummaryTask(SummaryRequest(), chosen, max_tokens, run, scope, opens=opens)
+            summary = await self._summariser.summarise(task, neutral, ledger=ledger)
+        finally:
+            await run.record(self._database)
+        return MessageSummary(summary.text, run.model)
+
+
+def _require_objects(messages: Sequence[Any]) -> None:
+    wrong = (index for index, message in enumerate(messages) if not isinstance(message, Mapping))
+    listed = list(islice(wrong, _MAX_LISTED))
+    if listed:
+        detail = "A message is a JSON object"
+        problems = tuple(Problem(f"/messages/{index}", detail) for index in listed)
+        raise ValidationError(detail, problems=problems)
+
+
+def _parsed(
+    messages: Sequence[Mapping[str, Any]],
+    indexes: Sequence[int] | None = None,
+    format: FormatName = FormatName.OPENAI_CHAT,
+) -> list[Message]:
+    """Parse messages of a caller's own history, which may have system messages."""
+    neutral: list[Message] = []
+    for index in range(len(messages)) if indexes is None else indexes:
+        raw = messages[index]
+        if raw.get("role") in _SYSTEM_ROLES:
+            raw = {**raw, "role": "user"}
+        parsed = PROVIDERS[format].parse(raw, f"/messages/{index}")
+        neutral.extend(clean(message) for message in parsed)
+    return neutral
+
+
+class RegistryService:
+    """Lists, reads and overrides entries of models."""
+
+    def __init__(self, database: Database, models: Models) -> None:
+        self._database = database
+        self._models = models
+
+    async def list(self, tenant_id: str, limit: int, after: str | None) -> pages.Page[ModelInfo]:
+        """Return a page of all models, sorted by name."""
+        bundled = {info.model: info for info in await asyncio.to_thread(self._models.list)}
+        async with self._database.session() as session:
+            own = dict(await session.tenants.list_models(tenant_id))
+        names = sorted(
+            name for name in bundled.keys() | own.keys() if after is None or name > after
+        )
+        page = (merged_entry(name, bundled.get(name), own.get(name)) for name in names[:limit])
+        return pages.Page(page, has_more=len(names) > limit)
+
+    async def get(self, tenant_id: str, model: str) -> ModelInfo:
+        """Return a model's entry; raises NotFound."""
+        bundled = await asyncio.to_thread(self._models.find, model)
+        async with self._database.session() as session:
+            own = await session.tenants.find_model(tenant_id, model)
+        if bundled is None and own is None:
+            raise NotFound(f"The model {model!r} is unknown", {"model": model})
+        return merged_entry(model, bundled, own)
+
+    async def find_entry(self, tenant_id: str, model: str) -> str | None:
+        """Return the tenant's own entry as JSON text; None without one or without a database."""
+        with suppress(ServiceUnavailable):
+            async with self._database.session() as session:
+                return await session.tenants.find_model(tenant_id, model)
+        return None
+
+    async def put(self, tenant_id: str, model: str, entry: Mapping[str, Any]) -> ModelInfo:
+        """Add or replace the tenant's own entry, and return the merged one."""
+        async with self._database.session() as session:
+            await session.tenants.set_model(tenant_id, model, json_text.dumps(entry))
+        return await self.get(tenant_id, model)
+
+    async def remove(self, tenant_id: str, model: str) -> None:
+        """Delete the tenant's own entry; raises NotFound when there is none."""
+        async with self._database.session() as session:
+            if not await session.tenants.remove_model(tenant_id, model):
+                raise NotFound(f"You have no entry for {model!r}", {"model": model})

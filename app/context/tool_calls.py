@@ -21,7 +21,7 @@ from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_LINES, RECALL, TOOL_SE
 from app.blobs.result_content import result_in
 from app.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
 from app.common.texts import sendable
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
 from app.conversations.compaction_receipt import CompactResult
 from app.conversations.search.service import SearchService

@@ -8,26 +8,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from app.common.answers import answer
 from app.common.pages import Page
-from app.context.usage_schemas import EpochItem
 from app.conversations.epochs import Epoch, model_in
 from app.conversations.rows import epoch_from
 from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
 from app.formats.message import FormatName
-from app.models.budget import Usage
-from app.models.calibration import (
+from app.models.budget import (
     DECAY,
     ENOUGH_REPORTS,
+    INEXACT_MARGIN,
     MIN_MARGIN,
     SEALED_PRIOR,
     Calibration,
     Lesson,
+    Usage,
 )
-from app.models.limits import INEXACT_MARGIN
 from app.models.usage import (
     CallTotals,
     Purpose,
@@ -175,6 +177,29 @@ READS = {
     "conversation_usage": _read("conversation_usage", "conversation_id"),
     "tenant_usage": _read("tenant_usage", "tenant_id", "agent_id"),
 }
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class EpochItem:
+    """An epoch of the conversation's payloads: each of them extends the one before."""
+
+    epoch_id: str
+    """Id of the epoch, with which ids of its builds begin."""
+    epoch: int
+    """Its number among those of its format and model."""
+    format: FormatName
+    """The format of its payloads."""
+    model: str
+    """The model of its payloads."""
+    max_context_tokens: int | None
+    """The context window that its requests set; null where the policy decided."""
+    cache_break_reason: str | None
+    """Why it began, as in a build; null for the first."""
+    start_seq: int
+    """The newest message of its first payload."""
+    created_at: datetime
+    """Time of its first build."""
 
 
 class UsageRepository(Repository):

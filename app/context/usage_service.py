@@ -13,9 +13,9 @@ from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import Page
 from app.context.answer import find_build
+from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import PayloadCache
-from app.context.usage_repository import WHOLE_TENANT
-from app.context.usage_schemas import EpochItem, UsageAnswer, UsageRequest
+from app.context.usage_repository import WHOLE_TENANT, EpochItem
 from app.conversations.budget_status import (
     LastReport,
     judge,
@@ -31,9 +31,15 @@ from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.conversations.windows.service import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
-from app.models.budget import Usage, measure, pressure_status
-from app.models.calibration import Lesson, estimate_of, lesson_of
-from app.models.limits import INEXACT_MARGIN
+from app.models.budget import (
+    INEXACT_MARGIN,
+    Lesson,
+    Usage,
+    estimate_of,
+    lesson_of,
+    measure,
+    pressure_status,
+)
 from app.models.usage import (
     CallUsage,
     Purpose,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -86,6 +86,15 @@ class CompactionPlan:
     fallback: CompactionPlan | None = None
     released_seqs: tuple[int, ...] = ()
     drops_without_summary: bool = False
+
+    def after(self, clearing: CompactionPlan) -> CompactionPlan:
+        """Return this plan, which was made for what a clearing leaves, as one for before it."""
+        return replace(
+            self,
+            steps=tuple(dict.fromkeys((*self.steps, *clearing.steps))),
+            freed_tokens=clearing.freed_tokens + self.freed_tokens,
+            fallback=self.fallback and self.fallback.after(clearing),
+        )
 
 
 Plan = NoCompaction | SlidingCut | CompactionPlan

@@ -15,9 +15,15 @@ from pydantic import ConfigDict
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from app.conversations.events import CURSOR_PATTERN, EventStream, EventType, cursor_from
-from app.http.dependencies import ConversationPath, caller_of, public_id_of, services, tenant_of
 from app.http.fields import ResponseSchema
-from app.http.routing import WireRoute
+from app.http.routing import (
+    ConversationPath,
+    WireRoute,
+    caller_of,
+    public_id_of,
+    services,
+    tenant_of,
+)
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 

@@ -28,8 +28,7 @@ from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import MediaCut, ShortenedMessage
 from app.formats import LOG_PROVIDER, labels
 from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
-from app.models.media import MediaLimits, pixel_size
-from app.models.tokens import CountText, count_message
+from app.models.tokens import CountText, MediaLimits, count_message, pixel_size
 from app.prompt.resolved_settings import ResolvedSettings
 
 MESSAGES_SHORTENED: Final = "messages_shortened"

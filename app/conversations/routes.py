@@ -30,20 +30,21 @@ from app.conversations.schemas import (
 from app.http import cursors
 from app.http.bodies import Json
 from app.http.cursors import Deleted
-from app.http.dependencies import (
+from app.http.errors import problems_of
+from app.http.fields import MAX_SEQ, NoFields
+from app.http.routing import (
     AgentPath,
     ConversationPath,
     Cursor,
     Limit,
+    WireRoute,
     by_caller,
     page_bound,
+    paged,
     path_of,
     services,
     tenant_of,
 )
-from app.http.errors import problems_of
-from app.http.fields import MAX_SEQ, NoFields
-from app.http.routing import WireRoute, paged
 from app.policy.policy import merge
 from app.prompt.sections import section_from
 

@@ -22,16 +22,19 @@ from app.conversations.epochs import Epoch, EpochStart
 from app.conversations.lookup import get_conversation
 from app.formats import ToolDefinition, tool_from, tools_of
 from app.formats.message import FormatName
-from app.models.budget import Limits, limits_for
-from app.models.calibration import NO_REPORTS, Calibration, safety_margin
-from app.models.limits import (
+from app.models.budget import (
     INEXACT_MARGIN,
+    NO_REPORTS,
+    Calibration,
+    Limits,
     ModelInfo,
     Models,
+    limits_for,
     merged_entry,
     resolve_context_window,
-    start_factor,
+    safety_margin,
 )
+from app.models.registry import start_factor
 from app.models.tokens import CountText, Tokenizer, text_bytes_4, text_chars_2_5, text_chars_4
 from app.policy.policy import (
     DEFAULT_POLICY,

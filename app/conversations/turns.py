@@ -23,15 +23,11 @@ from app.formats.message import Role
 
 
 class InLog(Protocol):
-    """An item of a history."""
-
-    @property
-    def role(self) -> Role:
-        """The role of the message."""
+    """A message that may belong to the call group before it."""
 
     @property
     def joins(self) -> bool:
-        """Whether it belongs to the call group of the message before it."""
+        """Whether it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,41 +83,34 @@ def marked(item: Entry, *, pinned: bool = False, excluded: bool = False) -> Entr
     return entry(item.seq, item.role, item.tokens, pinned, excluded, joins=item.joins)
 
 
-def starts_turn(item: InLog) -> bool:
+def starts_turn(item: Entry) -> bool:
     """Whether a turn starts at a message; what a user adds to a call group starts none."""
     return item.role is Role.USER and not item.joins
 
 
-def parse_turn_boundaries(history: Sequence[InLog]) -> list[int]:
+def parse_turn_boundaries(history: Sequence[Entry]) -> list[int]:
     """Return the index at which each turn starts.
 
     Messages before the first user message belong to a turn that starts at 0.
     """
-    starts = [index for index, item in enumerate(history) if starts_turn(item)]
-    if history and (not starts or starts[0] != 0):
-        starts.insert(0, 0)
-    return starts
+    return [index for index, item in enumerate(history) if index == 0 or starts_turn(item)]
 
 
-def is_group_boundary(history: Sequence[InLog], index: int) -> bool:
+def is_group_boundary(history: Sequence[Entry], index: int) -> bool:
     """Whether a cut at `index` leaves every call with its results (rule 3)."""
     return index in (0, len(history)) or not history[index].joins
 
 
-def group_boundary_before(history: Sequence[InLog], index: int) -> int:
+def group_boundary_before(history: Sequence[Entry], index: int) -> int:
     """Return the last legal cut at or before `index`."""
     index = max(0, min(index, len(history)))
-    while not is_group_boundary(history, index):
-        index -= 1
-    return index
+    return next(at for at in range(index, -1, -1) if is_group_boundary(history, at))
 
 
-def group_boundary_after(history: Sequence[InLog], index: int) -> int:
+def group_boundary_after(history: Sequence[Entry], index: int) -> int:
     """Return the first legal cut at or after `index`."""
     index = max(0, min(index, len(history)))
-    while not is_group_boundary(history, index):
-        index += 1
-    return index
+    return next(at for at in range(index, len(history) + 1) if is_group_boundary(history, at))
 
 
 def call_groups(history: Sequence[InLog]) -> list[tuple[int, int]]:
@@ -187,16 +176,3 @@ def protected(history: Sequence[Entry]) -> Protected:
     newest, pinned = newest_user_message(history), pinned_seqs(history)
     excluded = {item.seq for item in history if item.excluded}
     return Protected(pinned | {newest.seq} if newest else pinned, pinned | excluded)
-
-
-def find_safe_boundary(history: Sequence[InLog], target: int) -> int:
-    """Return the legal cut nearest to `target`.
-
-    Turn starts come first, the earlier of two equally near ones. A history that is a single
-    turn is cut between call groups, at or before the target.
-    """
-    target = max(0, min(target, len(history)))
-    inner = [start for start in parse_turn_boundaries(history) if start > 0]
-    if inner and 0 < target < len(history):
-        return min(inner, key=lambda start: (abs(start - target), start))
-    return group_boundary_before(history, target)

@@ -31,7 +31,7 @@ from app.conversations.view import (
 )
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Reasoning, Role
-from app.formats.provider_items import encrypted_bytes, is_requested, readable_summary
+from app.formats.reasoning import encrypted_bytes, is_requested, readable_summary
 from app.models.tokens import MESSAGE_OVERHEAD, CountText
 from app.policy.policy import Policy
 from app.prompt.resolved_settings import ResolvedSettings

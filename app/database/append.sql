@@ -1,113 +1,125 @@
 -- Appends a batch to the log of a conversation, all of it or nothing [log.one-statement].
 --
--- 1. `batch` has what the fields of `b` name, `rows` the messages by the columns of their table.
---    Their `seq`, `turn` and `total_tokens` count from the batch; their `at` is the newest time up
---    to them, and their `late_at` the timestamp that they have.
+-- 1. The arrays `row_…` have the values of a column for each message. Turns and tokens in total count
+--    from the batch; `row_at` is the newest time up to a message, `row_late_at` its timestamp.
 -- 2. The lock of the head orders concurrent writers. Nothing is stored, and nothing returned, unless
 --    the log and the settings are still those for which the batch was prepared. The caller finds
 --    the reason.
--- 3. It returns the head after the batch, and the calibration of the conversation's model.
-CREATE FUNCTION append(key UUID, tenant TEXT, batch JSONB, rows JSON)
-RETURNS TABLE (head heads, calibration calibrations) LANGUAGE plpgsql AS $$
+-- 3. It returns the head after the batch.
+CREATE FUNCTION append(
+    conversation_id uuid, tenant_id text,
+    counter text, model text, expected_seq bigint, client_ids text[],
+    settings_at timestamptz, agent_at timestamptz, model_at timestamptz,
+    due_tokens bigint, due_messages bigint, mentions text[],
+    window_seconds bigint, window_start timestamptz,
+    required text[], closed text[], opened text[], opened_at bigint[], start bigint,
+    provider text[], is_answering boolean, begins_answer boolean, is_known boolean,
+    max_open_calls bigint, received_at timestamptz, oldest_sent timestamptz,
+    format text, row_message_id text[], row_turn bigint[], row_role text[], row_tokens bigint[],
+    row_reasoning_tokens bigint[], row_total_tokens bigint[], row_call_ids text[],
+    row_call_names text[], row_has_media boolean[], row_joins boolean[], row_body text[],
+    row_fragment text[], row_output text[], row_timestamp text[], row_at timestamptz[],
+    row_late_at timestamptz[]
+)
+RETURNS SETOF heads LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
 DECLARE
-    b RECORD;
+    added CONSTANT bigint := cardinality(row_message_id);
+    new_tokens CONSTANT bigint := row_total_tokens[added];
     h heads;
-    received TIMESTAMPTZ;
+    head heads;
 BEGIN
-    SELECT * INTO b FROM jsonb_to_record(batch) AS b (
-        counter TEXT, model TEXT, expected_seq BIGINT, client_ids TEXT[],
-        settings_at TIMESTAMPTZ, agent_at TIMESTAMPTZ, model_at TIMESTAMPTZ,
-        due_tokens BIGINT, due_messages BIGINT,
-        messages BIGINT, turns BIGINT, tokens BIGINT, mentions TEXT[],
-        window_seconds BIGINT, window_start TIMESTAMPTZ,
-        required TEXT[], closed TEXT[], opened TEXT[], opened_at BIGINT[], start BIGINT,
-        provider TEXT[], is_answering BOOLEAN, begins_answer BOOLEAN, is_known BOOLEAN,
-        max_open_calls BIGINT,
-        now TIMESTAMPTZ, newest_at TIMESTAMPTZ, oldest_sent TIMESTAMPTZ
-    );
-    SELECT * INTO h FROM heads WHERE conversation_id = key FOR NO KEY UPDATE;
-    IF NOT FOUND OR h.counter <> b.counter OR h.head_seq <> b.expected_seq
-        OR NOT h.open_calls @> b.required
-    THEN
-        RETURN;
-    END IF;
-    -- Nothing joins a call group that is too old by now: its window has to be moved before.
-    IF NOT b.is_known AND cardinality(b.required) > 0 AND (
-        h.window_seconds IS DISTINCT FROM b.window_seconds
-        OR h.oldest_at <= greatest(h.cleared_at, b.window_start)
-    ) THEN
-        RETURN;
-    END IF;
-    -- The state that the shape of a batch expects that was made without the log: see `BatchShape`.
-    IF NOT b.is_known AND (
-        cardinality(h.open_calls) > b.max_open_calls
-        OR b.begins_answer AND cardinality(h.provider_calls) > 0
-        OR EXISTS (
-            SELECT FROM unnest(h.open_calls, h.open_seqs) AS o (call, seq)
-            WHERE CASE WHEN o.call = ANY (b.required) THEN o.seq < h.group_seq
-                ELSE b.begins_answer AND o.seq >= h.group_seq END
-        )
-    ) THEN
-        RETURN;
-    END IF;
-    SELECT cal.* INTO calibration
-    FROM conversations c
-    LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
-    LEFT JOIN models m ON m.tenant_id = c.tenant_id AND m.model = b.model
-    LEFT JOIN calibrations cal ON cal.tenant_id = c.tenant_id AND cal.model = b.model
-        AND cal.counter = h.counter
-    WHERE c.conversation_id = key AND c.tenant_id = tenant
+    SELECT old.* INTO h
+    FROM heads old JOIN conversations c ON c.conversation_id = old.conversation_id
+    WHERE old.conversation_id = append.conversation_id AND c.tenant_id = append.tenant_id
         AND (c.expires_at IS NULL OR c.expires_at > now())
-        AND c.updated_at = b.settings_at
-        AND a.updated_at IS NOT DISTINCT FROM b.agent_at
-        AND m.updated_at IS NOT DISTINCT FROM b.model_at;
-    IF NOT FOUND OR cardinality(b.client_ids) > 0 AND EXISTS (
-        SELECT FROM messages
-        WHERE conversation_id = key AND message_id = ANY (b.client_ids)
-    ) THEN
+        AND c.updated_at = settings_at
+        AND agent_at IS NOT DISTINCT FROM (
+            SELECT a.updated_at FROM agents a
+            WHERE a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id
+        )
+        AND model_at IS NOT DISTINCT FROM (
+            SELECT m.updated_at FROM models m
+            WHERE m.tenant_id = c.tenant_id AND m.model = append.model
+        )
+        AND old.counter = append.counter
+        AND old.head_seq = coalesce(expected_seq, old.head_seq)
+        AND old.open_calls @> required
+        -- The state that the shape of a batch expects that was made without the log, `BatchShape`.
+        -- Nothing joins a call group that is too old by now: its window has to be moved before.
+        AND (is_known OR cardinality(old.open_calls) <= max_open_calls AND (
+            cardinality(required) = 0 AND NOT begins_answer OR NOT (
+                begins_answer AND cardinality(old.provider_calls) > 0
+                OR cardinality(required) > 0 AND (
+                    old.window_seconds IS DISTINCT FROM append.window_seconds
+                    OR coalesce(old.oldest_at <= greatest(old.cleared_at, window_start), false)
+                )
+                OR EXISTS (
+                    SELECT FROM unnest(old.open_calls, old.open_seqs) AS o (call, seq)
+                    WHERE CASE WHEN o.call = ANY (required) THEN o.seq < old.group_seq
+                        ELSE begins_answer AND o.seq >= old.group_seq END
+                )
+            )
+        ))
+    FOR NO KEY UPDATE OF old;
+    IF NOT FOUND THEN
         RETURN;
+    END IF;
+    IF cardinality(client_ids) > 0 THEN  -- under the lock, because concurrent ones may be stored
+        PERFORM FROM messages m
+        WHERE m.conversation_id = append.conversation_id AND m.message_id = ANY (client_ids);
+        IF FOUND THEN
+            RETURN;
+        END IF;
     END IF;
 
-    received := greatest(b.now, h.newest_at);
-    UPDATE heads SET
-        head_seq = h.head_seq + b.messages,
-        turns = h.turns + b.turns,
-        tokens = h.tokens + b.tokens,
+    UPDATE heads AS new SET
+        head_seq = h.head_seq + added,
+        turns = h.turns + row_turn[added],
+        tokens = h.tokens + new_tokens,
         due_at = CASE
-            WHEN h.due_at IS NULL AND h.tokens + b.tokens >= h.resume_at AND (
-                h.tokens + b.tokens - h.hidden_tokens + h.summary_tokens >= b.due_tokens
-                OR h.head_seq + b.messages - h.hidden_messages > b.due_messages
+            WHEN h.due_at IS NULL AND h.tokens + new_tokens >= h.resume_at AND (
+                h.tokens + new_tokens - h.hidden_tokens + h.summary_tokens >= due_tokens
+                OR h.head_seq + added - h.hidden_messages > due_messages
             ) THEN now()
             ELSE h.due_at
         END,
         mentions = CASE
-            WHEN b.mentions <@ h.mentions THEN h.mentions ELSE h.mentions || b.mentions
+            WHEN append.mentions <@ h.mentions THEN h.mentions ELSE h.mentions || append.mentions
         END,
-        newest_at = greatest(h.newest_at, b.newest_at),
-        oldest_at = least(h.oldest_at, b.oldest_sent, received),
-        open_calls = ARRAY(
-            SELECT o.call FROM unnest(h.open_calls) AS o (call) WHERE o.call <> ALL (b.closed)
-        ) || b.opened,
-        open_seqs = ARRAY(
+        newest_at = greatest(h.newest_at, row_at[added]),
+        oldest_at = least(h.oldest_at, oldest_sent, greatest(received_at, h.newest_at)),
+        open_calls = CASE WHEN cardinality(closed) = 0 THEN h.open_calls ELSE ARRAY(
+            SELECT o.call FROM unnest(h.open_calls) AS o (call) WHERE o.call <> ALL (closed)
+        ) END || opened,
+        open_seqs = CASE WHEN cardinality(closed) = 0 THEN h.open_seqs ELSE ARRAY(
             SELECT o.seq FROM unnest(h.open_calls, h.open_seqs) AS o (call, seq)
-            WHERE o.call <> ALL (b.closed)
-        ) || ARRAY(SELECT h.head_seq + 1 + o.at FROM unnest(b.opened_at) AS o (at)),
-        group_seq = coalesce(h.head_seq + 1 + b.start, h.group_seq),
-        provider_calls = coalesce(b.provider, h.provider_calls),
-        is_answering = b.is_answering,
+            WHERE o.call <> ALL (closed)
+        ) END || ARRAY(SELECT h.head_seq + 1 + o.at FROM unnest(opened_at) AS o (at)),
+        group_seq = coalesce(h.head_seq + 1 + start, h.group_seq),
+        provider_calls = coalesce(provider, h.provider_calls),
+        is_answering = append.is_answering,
         unindexed_at = coalesce(h.unindexed_at, now())
-    WHERE conversation_id = key
-    RETURNING * INTO head;
+    WHERE new.conversation_id = append.conversation_id
+    RETURNING new.* INTO head;
     INSERT INTO messages (
         conversation_id, seq, turn, total_tokens, at, late_at,
         message_id, role, format, tokens, reasoning_tokens, call_ids, call_names, has_media, joins,
         body, fragment, output, timestamp
     )
-    SELECT key, h.head_seq + m.seq, h.turns + m.turn, h.tokens + m.total_tokens,
+    SELECT conversation_id, h.head_seq + m.place, h.turns + m.turn, h.tokens + m.total_tokens,
         greatest(m.at, h.newest_at),
         CASE WHEN m.late_at < greatest(m.at, h.newest_at) THEN m.late_at END,
-        m.message_id, m.role, m.format, m.tokens, m.reasoning_tokens, m.call_ids, m.call_names,
+        m.message_id, m.role, format, m.tokens, m.reasoning_tokens, m.call_ids, m.call_names,
         m.has_media, m.joins, m.body, m.fragment, m.output, m.timestamp
-    FROM json_populate_recordset(CAST(NULL AS messages), rows) AS m;
-    RETURN NEXT;
+    FROM unnest(
+        row_message_id, row_turn, row_role, row_tokens, row_reasoning_tokens, row_total_tokens,
+        row_call_ids, row_call_names, row_has_media, row_joins, row_body, row_fragment, row_output,
+        row_timestamp, row_at, row_late_at
+    ) WITH ORDINALITY AS m (
+        message_id, turn, role, tokens, reasoning_tokens, total_tokens,
+        call_ids, call_names, has_media, joins, body, fragment, output,
+        timestamp, at, late_at, place
+    );
+    RETURN NEXT head;
 END $$

@@ -17,8 +17,8 @@ from typing import Any
 from app.common import json_text
 from app.common.texts import sendable
 from app.formats import json_fields, labels, media
-from app.formats.base import AgentCall, Compaction, RequestFields, System, SystemPrompt
-from app.formats.json_fields import Fields, text_in, without_nulls
+from app.formats.base import AgentCall, BlockProvider, Compaction, System, SystemPrompt
+from app.formats.json_fields import Fields, Raw, Wire, text_in, without_nulls
 from app.formats.media import PDF
 from app.formats.message import (
     File,
@@ -33,17 +33,8 @@ from app.formats.message import (
     ToolCall,
 )
 from app.formats.reasoning import ANTHROPIC
-from app.formats.shared import BlockProvider
 from app.formats.tools import ToolDefinition, arguments_object, wire_fields, with_own_ids
 
-_TITLES = {
-    "char_location": ("document_title",),
-    "page_location": ("document_title",),
-    "content_block_location": ("document_title",),
-    "web_search_result_location": ("title",),
-    "search_result_location": ("title",),
-}
-"""The title of each type of citation, which is required and may be null."""
 _THRESHOLD_BETA = "compact-2026-01-12"
 _REQUESTED_BETA = "compact-2026-09-04"
 MIN_THRESHOLD = 50_000
@@ -60,6 +51,7 @@ class Anthropic(BlockProvider):
     )
     family = ANTHROPIC
     blocks_key = "content"
+    id_keys = ("id", "tool_use_id")
     max_output_key = "max_tokens"
     breakpoint = ("cache_control", {"type": "ephemeral"})
     caches_by_itself = False
@@ -67,10 +59,11 @@ class Anthropic(BlockProvider):
     needs_tools = True
     compacting_families = ((ANTHROPIC,),)
     image_types = ("image/jpeg", "image/png", "image/gif", "image/webp")
-    linked_fields = ("toolset_name",)
+    called_fields = ("toolset_name",)
+    linked_fields = called_fields
     not_counted = ("type", "text", "cache_control")
 
-    def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
+    def parse(self, raw: Raw, pointer: str) -> tuple[Message, ...]:
         """Read one wire message as one or more neutral ones."""
         message = Fields(raw, pointer)
         match message.get("role"):
@@ -83,15 +76,21 @@ class Anthropic(BlockProvider):
             case role:
                 json_fields.refuse_role(role, pointer, "user, assistant, system")
 
-    def results(self, raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    def results(self, raw: Raw) -> list[tuple[str, Any]]:
         """List the tool results of a message, each with its JSON pointer."""
-        content = raw.get("content")
-        blocks = content if isinstance(content, list) else []
-        return [(f"/content/{i}", block) for i, block in enumerate(blocks) if self.is_result(block)]
+        blocks = enumerate(_listed(raw))
+        return [(f"/content/{index}", block) for index, block in blocks if self.is_result(block)]
 
-    def is_result(self, block: Mapping[str, Any]) -> bool:
+    def calls(self, raw: Raw) -> list[Wire]:
+        """List the calls of the client in a message."""
+        return [block for block in _listed(raw) if block.get("type") == "tool_use"]
+
+    def is_result(self, block: Raw) -> bool:
         """Whether a block is a tool result."""
         return isinstance(block, Mapping) and block.get("type") == "tool_result"
+
+    def _parse_results(self, blocks: Sequence[Fields]) -> list[Message]:
+        return list(map(self._parse_result, blocks))
 
     def _parse_result(self, result: Fields) -> Message:
         call_id = result.filled_text("tool_use_id")
@@ -134,11 +133,8 @@ class Anthropic(BlockProvider):
             return Text(text)
         original = self._opaque(block).block
         if isinstance(citations := original.get("citations"), list):
-            cited = [
-                without_nulls(each, _TITLES.get(text_in(each, "type"), ()))
-                for each in citations
-                if isinstance(each, Mapping)
-            ]
+            objects = (each for each in citations if isinstance(each, Mapping))
+            cited = [without_nulls(each, _title_of(each)) for each in objects]
             original = {**original, "citations": cited}
         return Text(text, original, self.name)
 
@@ -204,11 +200,9 @@ class Anthropic(BlockProvider):
         is_sendable = has_text or is_uploaded or media.is_web_url(file.url)
         return file if is_sendable else labels.label_for(file)
 
-    def render(
-        self, message: Message, call: Mapping[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
+    def render(self, message: Message, call: Raw | None = None) -> list[Wire]:
         """Render a message as its blocks, a result as one block."""
-        blocks = [self._wire_block(part) for part in message.parts]
+        blocks = list(map(self._wire_part, message.parts))
         if message.role is not Role.TOOL:
             return blocks
         is_text = len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
@@ -217,48 +211,35 @@ class Anthropic(BlockProvider):
         result |= {"is_error": True} if message.is_error else {}
         return [result | self.beside(message)]
 
-    def rendered_calls(self, pieces: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """List the linked fields of the client's calls."""
-        return [
-            {key: block[key] for key in self.linked_fields if key in block}
-            for block in pieces
-            if block["type"] == "tool_use"
-        ]
+    def _wire_text(self, text: str) -> Wire:
+        return {"type": "text", "text": text}
 
-    def _wire_block(self, part: Part) -> dict[str, Any]:
-        match part:
-            case Text():
-                if part.block is not None and part.format is self.name:
-                    return dict(part.block)
-                return {"type": "text", "text": part.text}
-            case Image():
-                return {"type": "image", "source": self._source(part)} | self.beside(part)
-            case File():
-                title = {"title": part.name} if part.name else {}
-                document = {"type": "document", "source": self._source(part)} | title
-                return document | self.beside(part)
-            case ToolCall():
-                arguments = arguments_object(part.arguments) or {}
-                use = {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
-                return use | self.beside(part)
-            case Reasoning() | Opaque():
-                return dict(part.block or {})
-
-    def _source(self, part: Image | File) -> dict[str, Any]:
+    def _wire_media(self, part: Image | File) -> Wire:
+        source: Wire
         if part.data is not None:
-            return {"type": "base64", "media_type": part.media_type, "data": part.data}
-        if isinstance(part, File) and part.text is not None:
-            return {"type": "text", "media_type": "text/plain", "data": part.text}
-        if isinstance(part, File) and part.file_id is not None and part.format is self.name:
-            return {"type": "file", "file_id": part.file_id}
-        return {"type": "url", "url": part.url}
+            source = {"type": "base64", "media_type": part.media_type, "data": part.data}
+        elif isinstance(part, File) and part.text is not None:
+            source = {"type": "text", "media_type": "text/plain", "data": part.text}
+        elif isinstance(part, File) and part.file_id is not None and part.format is self.name:
+            source = {"type": "file", "file_id": part.file_id}
+        else:
+            source = {"type": "url", "url": part.url}
+        if isinstance(part, Image):
+            return {"type": "image", "source": source} | self.beside(part)
+        title = {"title": part.name} if part.name else {}
+        return {"type": "document", "source": source} | title | self.beside(part)
 
-    def wire(self, message: Message) -> dict[str, Any]:
+    def _wire_call(self, call: ToolCall) -> Wire:
+        given = arguments_object(call.arguments) or {}
+        use = {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+        return use | self.beside(call)
+
+    def wire(self, message: Message) -> Wire:
         """Return a whole wire message, one of the system as such."""
         wire = super().wire(message)
         return wire | {"role": "system"} if message.role is Role.SYSTEM else wire
 
-    def _function(self, tool: ToolDefinition) -> dict[str, Any]:
+    def _function(self, tool: ToolDefinition) -> Wire:
         return wire_fields(tool, "input_schema", strict=tool.strict)
 
     def system(self, prompt: SystemPrompt, marked: Collection[int]) -> System:
@@ -271,22 +252,21 @@ class Anthropic(BlockProvider):
         value = [self.marked(block, is_marked=at in marked) for at, block in enumerate(blocks)]
         return System((), value or None, json_text.dump_payload(blocks))
 
-    def body(self, fields: RequestFields) -> dict[str, Any]:
+    def body(self, items: Any, max_output: int, system: Any, tools: Raw, cache_key: Raw) -> Wire:
         """Return limit, system prompt, messages and tools."""
-        system = {"system": fields.system} if fields.system is not None else {}
-        limit = {self.max_output_key: fields.max_output}
-        return {**limit, **system, self.items_key: fields.items, **fields.tools}
+        prompt = {"system": system} if system is not None else {}
+        return {self.max_output_key: max_output, **prompt, self.items_key: items, **tools}
 
     def deferred_to_wire(
         self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
-    ) -> list[dict[str, Any]]:
+    ) -> list[Wire]:
         """Render all tools; the deferred ones say so, and at least one must not."""
         return [
             {**wire, "defer_loading": True} if tool.name in deferred else wire
             for tool, wire in zip(tools, self.tools_to_wire(tools), strict=True)
         ]
 
-    def tool_references(self, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    def tool_references(self, tools: Sequence[ToolDefinition]) -> list[Wire]:
         """Return a block for each tool."""
         return [{"type": "tool_reference", "tool_name": tool.name} for tool in tools]
 
@@ -298,24 +278,37 @@ class Anthropic(BlockProvider):
         """
         if requested:
             return Compaction(betas=(_REQUESTED_BETA,))
-        is_edited = asks or requested is False
-        return _edited(max(MIN_THRESHOLD, threshold)) if is_edited else Compaction()
-
-    def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-        """List calls and results."""
-        content = raw.get("content")
-        blocks = content if isinstance(content, list) else []
-        keys = {"tool_use": "id", "tool_result": "tool_use_id"}
-        return [(block, keys[block["type"]]) for block in blocks if block.get("type") in keys]
+        if not asks and requested is None:
+            return Compaction()
+        trigger = {"type": "input_tokens", "value": max(MIN_THRESHOLD, threshold)}
+        edit = {"type": "compact_20260112", "trigger": trigger}
+        return Compaction({"context_management": {"edits": [edit]}}, (_THRESHOLD_BETA,))
 
     def read_call(self, call: Fields) -> AgentCall:
         """Read a `tool_use` block."""
         call.expect_type("tool_use")
         return AgentCall(call.filled_text("id"), call, "input")
 
-    def _identity(self, call: ToolCall) -> Mapping[str, Any] | None:
+    def _identity(self, call: ToolCall) -> Raw | None:
         block = call.block or {}
         return {key: block[key] for key in ("caller", "toolset_name") if key in block}
+
+
+def _title_of(citation: Raw) -> tuple[str, ...]:
+    """Return the title of a type of citation, which is required and may be null."""
+    match text_in(citation, "type"):
+        case "char_location" | "page_location" | "content_block_location":
+            return ("document_title",)
+        case "web_search_result_location" | "search_result_location":
+            return ("title",)
+        case _:
+            return ()
+
+
+def _listed(raw: Raw) -> list[Any]:
+    """Return the blocks of a message, none where it has a text."""
+    content = raw.get("content")
+    return content if isinstance(content, list) else []
 
 
 def _blocks(holder: Fields) -> list[Fields]:
@@ -340,9 +333,3 @@ def _without_breakpoints(value: Any) -> Any:
         for key, item in value.items()
         if key != "cache_control"
     }
-
-
-def _edited(threshold: int, **fields: Any) -> Compaction:
-    trigger = {"type": "input_tokens", "value": threshold}
-    edit = {"type": "compact_20260112", "trigger": trigger, **fields}
-    return Compaction({"context_management": {"edits": [edit]}}, (_THRESHOLD_BETA,))

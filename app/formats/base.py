@@ -1,12 +1,14 @@
 """A provider of models: its wire format, and what it does otherwise than others.
 
 `PROVIDERS` finds one by the name of its format. To add a provider, add a module with a subclass of
-a provider whose format it speaks, or of a class in `shared`, and name it in `PROVIDERS`.
+a provider whose format it speaks, or of one of the two kinds below, and name it in `PROVIDERS`.
 
 1. `parse` reads wire messages as neutral ones. `adapt` returns a neutral message as the format can
    carry it, `for_payload` one as a payload has it, without reasoning that is not replayed. `render`
    writes such a message: as a message, as items, or as the blocks of a message.
 2. A part has the name of the provider whose original it is.
+3. In formats of blocks neighbours of one role are one message. A message of the user with k tool
+   results is k tool messages and one message with the rest.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from app.formats import labels
+from app.formats import labels, media
 from app.formats import tools as tools_module
-from app.formats.json_fields import Fields
+from app.formats.json_fields import Fields, Raw, Wire
 from app.formats.message import (
     LOG_FORMAT,
     File,
@@ -34,8 +36,7 @@ from app.formats.message import (
     ToolCall,
     placeholder_for,
 )
-from app.formats.provider_items import is_compaction
-from app.formats.reasoning import accepted_families
+from app.formats.reasoning import accepted_families, is_compaction
 from app.formats.tools import NO_IDS, ToolDefinition, hosted_definition, sendable_id
 
 Original = Message | Text | Image | File | ToolCall
@@ -83,20 +84,10 @@ class System(NamedTuple):
     hashed: bytes = b""
 
 
-class RequestFields(NamedTuple):
-    """What a request has beside its model; `tools` and `cache_key` are fields or nothing."""
-
-    items: Any
-    max_output: int
-    system: Any
-    tools: Mapping[str, Any]
-    cache_key: Mapping[str, str]
-
-
 class Compaction(NamedTuple):
     """Fields of a request, and the betas that it needs."""
 
-    added: Mapping[str, Any] = MappingProxyType({})
+    added: Raw = MappingProxyType({})
     betas: tuple[str, ...] = ()
 
 
@@ -106,6 +97,10 @@ class Provider(ABC):
     name: FormatName
     part_types: ClassVar[tuple[str, ...]] = ()
     """The types of parts that only some formats have. Any other is accepted, and replayed here."""
+    blocks_key: ClassVar[str] = ""
+    """The field of a message that holds the pieces which `render` returns."""
+    id_keys: ClassVar[tuple[str, str]]
+    """The fields of a call and of a result that hold the id of the call."""
     result_key: ClassVar[str] = "content"
     """The field of a result that holds its content."""
     family: ClassVar[str] = ""
@@ -114,7 +109,7 @@ class Provider(ABC):
     """The field of a request that holds the items of a payload."""
     max_output_key: ClassVar[str] = ""
     """The field of a request that bounds the answer."""
-    breakpoint: ClassVar[tuple[str, Mapping[str, str]] | None] = None
+    breakpoint: ClassVar[tuple[str, Raw] | None] = None
     """The field that makes a block a cache breakpoint, and its value."""
     caches_by_itself: ClassVar[bool] = True
     """Whether the provider caches prefixes without any breakpoint."""
@@ -136,6 +131,8 @@ class Provider(ABC):
     """Whether the arguments of calls are sent as objects, otherwise as text."""
     results_are_objects: ClassVar[bool] = False
     """Whether results are sent as objects, otherwise as texts and parts."""
+    apart_types: ClassVar[tuple[type[Part], ...]] = ()
+    """The types of parts that are sent apart from a result."""
     sends_apart_message: ClassVar[bool] = False
     """Whether what is sent apart from a result has a message of its own."""
     makes_ids: ClassVar[bool] = False
@@ -148,6 +145,8 @@ class Provider(ABC):
     """Whether a message may end with reasoning behind something else."""
     joins_answers: ClassVar[bool] = True
     """Whether messages of one answer are joined, because results have to follow their calls."""
+    called_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a rendered call that its result has to know."""
     linked_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a call that its result has to have, too."""
     not_counted: ClassVar[tuple[str, ...]] = ()
@@ -174,32 +173,36 @@ class Provider(ABC):
     # --- reading ---------------------------------------------------------------------------------
 
     @abstractmethod
-    def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
+    def parse(self, raw: Raw, pointer: str) -> tuple[Message, ...]:
         """Read one wire message as neutral ones; unknown fields are accepted.
 
         Raises `ValidationError` at the field below `pointer` that is wrong.
         """
 
-    def split(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    def split(self, raw: Raw) -> tuple[Wire, ...]:
         """Return the wire message to store for each of those neutral messages."""
         return (dict(raw),)
 
     @abstractmethod
-    def results(self, raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    def results(self, raw: Raw) -> list[tuple[str, Any]]:
         """List the objects of a wire message that are tool results, each with its JSON pointer.
 
         Some may be malformed; in a message that parses, each is one tool message.
         """
 
+    @abstractmethod
+    def calls(self, raw: Raw) -> list[Wire]:
+        """List the objects of a wire message that parses that are calls of the client."""
+
     def group_items(self, raws: Sequence[Any]) -> list[tuple[int, Any]]:
         """Join the items of a batch that are one message, each with the index of its first item."""
         return list(enumerate(raws))
 
-    def own_fields(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    def own_fields(self, raw: Raw) -> Raw:
         """Return the object whose `id` and `timestamp` are those of a wire message."""
         return raw
 
-    def enveloped(self, raw: dict[str, Any]) -> dict[str, Any]:
+    def enveloped(self, raw: Wire) -> Wire:
         """Return a stored message whose `id` and `timestamp` can be replaced by those of a copy."""
         return raw
 
@@ -216,13 +219,15 @@ class Provider(ABC):
         """Return an id that depends on the id of a call alone, and that the provider accepts."""
         return sendable_id(call_id)
 
-    @abstractmethod
-    def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    def call_id_fields(self, raw: Wire) -> list[tuple[Wire, str]]:
         """List objects and fields that may hold the id of a call, or of one that is answered."""
+        of_call, of_result = self.id_keys
+        calls = [(call, of_call) for call in self.calls(raw)]
+        return calls + [(result, of_result) for _, result in self.results(raw)]
 
-    def named_calls(self, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    def named_calls(self, raw: Raw) -> tuple[str, ...]:
         """Return the ids of the calls in a wire message, without those that have none in it."""
-        return tuple(call.id for call in self.parse(raw, "")[-1].calls)
+        return tuple(call[self.id_keys[0]] for call in self.calls(raw) if call.get(self.id_keys[0]))
 
     @abstractmethod
     def read_call(self, call: Fields) -> AgentCall:
@@ -233,11 +238,11 @@ class Provider(ABC):
 
     def result(
         self, call_id: str | None, name: str | None, text: str, *, is_error: bool = False
-    ) -> dict[str, Any]:
+    ) -> Wire:
         """Return the wire message that answers a call with a text."""
         return self.wire(Message(Role.TOOL, (Text(text),), call_id, name, is_error))
 
-    def emptied(self, message: Message, text: str) -> dict[str, Any]:
+    def emptied(self, message: Message, text: str) -> Wire:
         """Return a wire message with role and calls of this one, and a text as its content."""
         calls = tuple(
             replace(call, arguments="" if call.custom else "{}", block=self._identity(call))
@@ -245,7 +250,7 @@ class Provider(ABC):
         )
         return self.wire(Message(message.role, (Text(text), *calls), message.tool_call_id))
 
-    def _identity(self, call: ToolCall) -> Mapping[str, Any] | None:
+    def _identity(self, call: ToolCall) -> Raw | None:
         """Return what belongs to the pair of call and result beside id and name."""
         return None
 
@@ -371,23 +376,45 @@ class Provider(ABC):
         ]
 
     @abstractmethod
-    def render(
-        self, message: Message, call: Mapping[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
+    def render(self, message: Message, call: Raw | None = None) -> list[Wire]:
         """Render a message `for_payload`; `call` is the rendered call that a result answers.
 
         The first piece of a result is the result; those after it stand behind all results.
         """
 
-    def wire(self, message: Message) -> dict[str, Any]:
+    def _wire_part(self, part: Part) -> Wire:
+        """Render a part; the block of an original is sent as it came."""
+        match part:
+            case Text():
+                is_own = part.block is not None and part.format is self.name
+                return dict(part.block or {}) if is_own else self._wire_text(part.text)
+            case Image() | File():
+                return self._wire_media(part)
+            case ToolCall():
+                return self._wire_call(part)
+            case Reasoning() | Opaque():
+                return dict(part.block or {})
+
+    @abstractmethod
+    def _wire_text(self, text: str) -> Wire: ...
+
+    @abstractmethod
+    def _wire_media(self, part: Image | File) -> Wire: ...
+
+    @abstractmethod
+    def _wire_call(self, call: ToolCall) -> Wire: ...
+
+    def wire(self, message: Message) -> Wire:
         """Return a whole wire message."""
         return self.render(message)[0]
 
-    def rendered_calls(self, pieces: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def rendered_calls(self, pieces: Sequence[Wire]) -> list[Raw]:
         """List what results have to know of the calls among rendered pieces, in their order."""
-        return []
+        whole = {"role": "assistant", self.blocks_key: pieces}
+        calls = self.calls(whole) if self.called_fields else ()
+        return [{key: call[key] for key in self.called_fields if key in call} for call in calls]
 
-    def is_reshaped(self, call: Mapping[str, Any] | None) -> bool:
+    def is_reshaped(self, call: Raw | None) -> bool:
         """Whether the result of such a call has a form that has no place for some of its parts."""
         return False
 
@@ -402,20 +429,20 @@ class Provider(ABC):
         """Return a message without the ids of earlier items, which `seen` has."""
         return message
 
-    def linked(self, message: Message, call: Mapping[str, Any] | None) -> Message:
+    def linked(self, message: Message, call: Raw | None) -> Message:
         """Return an adapted result with the fields of its call that it has to have."""
         fields = {key: call[key] for key in self.linked_fields if call and call.get(key)}
         block = {**fields, **self.beside(message)}
         return replace(message, block=block, format=self.name) if fields else message
 
-    def beside(self, original: Message | Image | File | ToolCall) -> dict[str, Any]:
+    def beside(self, original: Message | Image | File | ToolCall) -> Wire:
         """Return the fields that are sent beside those a part is rendered from."""
         is_own = original.block is not None and original.format is self.name
         return dict(original.block or {}) if is_own else {}
 
     # --- tools -----------------------------------------------------------------------------------
 
-    def tools_to_wire(self, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    def tools_to_wire(self, tools: Sequence[ToolDefinition]) -> list[Wire]:
         """Render tool definitions, in their order."""
         return [
             hosted_definition(tool.hosted) if tool.hosted is not None else self._function(tool)
@@ -423,21 +450,21 @@ class Provider(ABC):
         ]
 
     @abstractmethod
-    def _function(self, tool: ToolDefinition) -> dict[str, Any]: ...
+    def _function(self, tool: ToolDefinition) -> Wire: ...
 
     def deferred_to_wire(
         self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
-    ) -> list[dict[str, Any]]:
+    ) -> list[Wire]:
         """Render tools of which some are deferred; `search` is the tool that finds them."""
         return self.tools_to_wire([tool for tool in tools if tool.name not in deferred])
 
-    def tool_references(self, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    def tool_references(self, tools: Sequence[ToolDefinition]) -> list[Wire]:
         """Return references to deferred tools as the content of a result, none where it is text."""
         return []
 
     def search_output(
         self, call_id: str | None, tools: Sequence[ToolDefinition], status: str
-    ) -> dict[str, Any]:
+    ) -> Wire:
         """Return the result of a call of the provider's own tool search."""
         raise NotImplementedError(f"{self.name} has no tool search of its own")
 
@@ -448,10 +475,10 @@ class Provider(ABC):
         """Render the system prompt, with breakpoints after the `marked` sections."""
 
     @abstractmethod
-    def body(self, fields: RequestFields) -> dict[str, Any]:
-        """Return a request without its model."""
+    def body(self, items: Any, max_output: int, system: Any, tools: Raw, cache_key: Raw) -> Wire:
+        """Return a request without its model; `tools` and `cache_key` are fields or nothing."""
 
-    def marked(self, block: Mapping[str, Any], *, is_marked: bool = True) -> dict[str, Any]:
+    def marked(self, block: Raw, *, is_marked: bool = True) -> Wire:
         """Return a block with a cache breakpoint."""
         mark = dict([self.breakpoint]) if self.breakpoint is not None and is_marked else {}
         return {**block, **mark}
@@ -466,7 +493,7 @@ class Provider(ABC):
 
     # --- tokens ----------------------------------------------------------------------------------
 
-    def extra_fields(self, part: Original) -> dict[str, Any]:
+    def extra_fields(self, part: Original) -> Wire:
         """Return the fields that are sent beside a part's text, and so are counted.
 
         Citations, annotations and log probabilities are such fields. Types, ids, states and empty
@@ -475,10 +502,10 @@ class Provider(ABC):
         is_own = part.block is not None and part.format is self.name
         return self._extra_fields(part, part.block or {}) if is_own else {}
 
-    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
+    def _extra_fields(self, part: Original, block: Raw) -> Wire:
         return without(block, *self.not_counted)
 
-    def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
+    def signature_of(self, part: Text | ToolCall) -> Raw:
         """Return the fields with the signature of an original of this provider, empty without."""
         return {}
 
@@ -488,11 +515,79 @@ class Provider(ABC):
 
     def apart(self, message: Message) -> tuple[Part, ...]:
         """List the parts of an adapted result that are sent apart from it."""
-        return ()
+        if message.role is not Role.TOOL:
+            return ()
+        return tuple(part for part in message.parts if isinstance(part, self.apart_types))
 
     def apart_texts(self, message: Message) -> tuple[str, ...]:
-        """Return the texts that are sent because parts of an adapted result are sent apart."""
-        return ()
+        """Return the label before these parts, and the text of a result without any."""
+        if not self.apart(message):
+            return ()
+        has_text = self.results_are_objects or any(isinstance(p, Text) for p in message.parts)
+        return (labels.media_label(message), *(() if has_text else (labels.MEDIA_FOLLOWS,)))
+
+
+class BlockProvider(Provider):
+    """A format of user and assistant messages that are blocks."""
+
+    takes_system = False
+    sends_objects = True
+    assistant: ClassVar[str] = "assistant"
+    """The role of the model."""
+    image_types: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def is_result(self, block: Raw) -> bool:
+        """Whether a block is a tool result."""
+
+    def split(self, raw: Raw) -> tuple[Wire, ...]:
+        """Return the wire message to store for each neutral message that `parse` returns.
+
+        Each block is in one of them. The first keeps the unknown fields of the message.
+        """
+        content = raw.get(self.blocks_key)
+        blocks = content if isinstance(content, list) else []
+        groups = [[block] for block in blocks if self.is_result(block)]
+        rest = [block for block in blocks if not self.is_result(block)]
+        if not groups or (len(groups) == 1 and not rest):
+            return (dict(raw),)
+        groups += [rest] if rest else []
+        others = ({"role": "user", self.blocks_key: group} for group in groups[1:])
+        return (dict(raw) | {self.blocks_key: groups[0]}, *others)
+
+    def _parse_user(self, blocks: Sequence[Fields]) -> tuple[Message, ...]:
+        """Read results, then the rest, as they are sent [anthropic.results-first]."""
+        messages = self._parse_results([block for block in blocks if self.is_result(block.raw)])
+        rest = [block for block in blocks if not self.is_result(block.raw)]
+        if rest or not messages:
+            parts = tuple(self._parse_part(block, Role.USER) for block in rest)
+            messages.append(Message(Role.USER, parts))
+        return tuple(messages)
+
+    @abstractmethod
+    def _parse_results(self, blocks: Sequence[Fields]) -> list[Message]: ...
+
+    @abstractmethod
+    def _parse_part(self, block: Fields, role: Role) -> Part: ...
+
+    def _adapt_image(self, image: Image) -> Image | Text:
+        declared = self._image_type(image)
+        media_type = "image/jpeg" if declared == "image/jpg" else declared
+        is_sendable = image.data is not None or media.is_web_url(image.url)
+        if media_type not in self.image_types or not is_sendable:
+            return labels.label_for(image)
+        return image if media_type == image.media_type else replace(image, media_type=media_type)
+
+    def _image_type(self, image: Image) -> str | None:
+        return media.media_type_of(image)
+
+    def role_of(self, role: Role) -> str:
+        """Return the role of a message in a payload."""
+        return self.assistant if role is Role.ASSISTANT else "user"
+
+    def wire(self, message: Message) -> Wire:
+        """Return a whole wire message."""
+        return {"role": self.role_of(message.role), self.blocks_key: self.render(message)}
 
 
 def _put_speaker(parts: list[Part], name: str) -> None:
@@ -504,6 +599,6 @@ def _put_speaker(parts: list[Part], name: str) -> None:
     parts.insert(sum(isinstance(part, Reasoning) for part in parts), Text(f"{name}:"))
 
 
-def without(block: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def without(block: Raw, *names: str) -> Wire:
     """Return the fields that count of a block: those with other names that are not empty."""
     return {key: value for key, value in block.items() if value and key not in names}

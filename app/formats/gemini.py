@@ -23,9 +23,10 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import ValidationError
+from app.common.texts import sendable_json
 from app.formats import json_fields, labels, media
-from app.formats.base import AgentCall, Original, RequestFields, System, SystemPrompt, without
-from app.formats.json_fields import Fields, camel, object_in
+from app.formats.base import AgentCall, BlockProvider, Original, System, SystemPrompt, without
+from app.formats.json_fields import Fields, Raw, Wire, camel, object_in
 from app.formats.media import PDF
 from app.formats.message import (
     File,
@@ -40,15 +41,7 @@ from app.formats.message import (
     ToolCall,
 )
 from app.formats.reasoning import GEMINI, STAND_IN_SIGNATURE
-from app.formats.shared import BlockProvider
-from app.formats.tools import (
-    ToolDefinition,
-    arguments_object,
-    own_id,
-    tool_name,
-    wire_fields,
-    with_own_ids,
-)
+from app.formats.tools import ToolDefinition, arguments_object, own_id, wire_fields, with_own_ids
 
 _CALL, _RESPONSE, _SIGNATURE = "functionCall", "functionResponse", "thoughtSignature"
 _HOLDERS = (
@@ -69,33 +62,40 @@ class Gemini(BlockProvider):
 
     name = FormatName.GEMINI
     family = GEMINI
-    result_key = "response"
     blocks_key = "parts"
+    id_keys = ("id", "id")
+    result_key = "response"
     assistant = "model"
     items_key = "contents"
     derives_ids = True
     results_are_objects = True
+    apart_types = (Image, File)
+    called_fields = ("id", "name")
     ends_with_reasoning = True
     image_types = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
     not_counted = (_SIGNATURE, "text", "thought", _CALL, _RESPONSE)
 
-    def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
+    def parse(self, raw: Raw, pointer: str) -> tuple[Message, ...]:
         """Read one content as one or more neutral messages."""
         content = Fields(raw, pointer)
         role = content.get("role")
         if role not in ("user", "model", "function"):
             json_fields.refuse_role(role, pointer, "user, model, function")
-        parts = [_camelled(part) for part in content.objects("parts")]
-        if role == "model":
-            parsed = (self._parse_part(part, Role.ASSISTANT) for part in parts)
-            return (Message(Role.ASSISTANT, with_own_ids(parsed)),)
-        return self._parse_user(parts)
+        parts = list(map(_camelled, content.objects("parts")))
+        if role != "model":
+            return self._parse_user(parts)
+        parsed = (self._parse_part(part, Role.ASSISTANT) for part in parts)
+        return (Message(Role.ASSISTANT, with_own_ids(parsed)),)
 
-    def is_result(self, block: Mapping[str, Any]) -> bool:
+    def calls(self, raw: Raw) -> list[Wire]:
+        """List the function calls of a content."""
+        return _held(raw["parts"], _CALL)
+
+    def is_result(self, block: Raw) -> bool:
         """Whether a part is a function response."""
         return bool(_held([block], _RESPONSE))
 
-    def results(self, raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    def results(self, raw: Raw) -> list[tuple[str, Any]]:
         """List the function responses of a content, each with its JSON pointer."""
         parts = raw.get("parts")
         return [
@@ -110,7 +110,7 @@ class Gemini(BlockProvider):
         """Read responses, each with an id of its own (rule 3)."""
         messages: list[Message] = []
         answered: set[str] = set()
-        for message in super()._parse_results(blocks):
+        for message in map(self._parse_result, blocks):
             call_id = own_id(message.tool_call_id or "", answered)
             answered.add(call_id)
             messages.append(replace(message, tool_call_id=call_id))
@@ -120,7 +120,7 @@ class Gemini(BlockProvider):
         answer = result.object(_RESPONSE)
         name = answer.filled_text("name")
         call_id = answer.optional_text("id") or name
-        response: Mapping[str, Any] = {}
+        response: Raw = {}
         if answer.get(self.result_key) is not None:
             response = answer.object(self.result_key).raw
         fields = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
@@ -175,13 +175,13 @@ class Gemini(BlockProvider):
         own = part.beside(self.name, key).get("block", {}) | ({key: blob} if blob else {})
         return replace(found, block=own, format=self.name) if own else found
 
-    def tools_to_wire(self, tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    def tools_to_wire(self, tools: Sequence[ToolDefinition]) -> list[Wire]:
         """Render functions as one `Tool` that declares them all, and hosted tools after it."""
         declarations = [self._function(tool) for tool in tools if tool.hosted is None]
         hosted = super().tools_to_wire([tool for tool in tools if tool.hosted is not None])
         return [*([{"functionDeclarations": declarations}] if declarations else []), *hosted]
 
-    def _function(self, tool: ToolDefinition) -> dict[str, Any]:
+    def _function(self, tool: ToolDefinition) -> Wire:
         return wire_fields(tool, "parametersJsonSchema") | {"name": self._function_name(tool.name)}
 
     def _adapt_part(self, part: Part, message: Message, ids: Mapping[str, str]) -> Part | None:
@@ -211,16 +211,10 @@ class Gemini(BlockProvider):
             derived = zip(parts, with_own_ids(named), strict=True)
             return [part if new == part else new for part, new in derived]
         texts = [part for part in parts if isinstance(part, Text)]
-        if message.role is not Role.TOOL or not texts:
+        is_own = message.role is not Role.TOOL or _original_part(message) is not None
+        if is_own or len(texts) < 2:
             return parts
-        if (original := _original_part(message)) is None:
-            rest = [part for part in parts if not isinstance(part, Text)]
-            return [labels.join_texts(texts), *rest] if len(texts) > 1 else parts
-        if "\\u" not in texts[0].text:
-            return parts
-        # The text is that of the response that is sent, whose escaped characters `clean` replaced.
-        text = _response_text(original[_RESPONSE].get(self.result_key) or {})
-        return parts if text == texts[0].text else [replace(texts[0], text=text), *parts[1:]]
+        return [labels.join_texts(texts), *(p for p in parts if not isinstance(p, Text))]
 
     def _has_no_id(self, call: ToolCall) -> bool:
         own = self.beside(call)
@@ -232,9 +226,7 @@ class Gemini(BlockProvider):
 
     def _function_name(self, name: str) -> str:
         """Return the name of a function as Gemini accepts it [gemini.names]."""
-        if _NAME.fullmatch(name):
-            return name
-        valid = tool_name(name)
+        valid = name if _NAME.fullmatch(name) else super()._function_name(name)
         return valid if _NAME.fullmatch(valid) else f"_{valid}"
 
     def _image_type(self, image: Image) -> str | None:
@@ -268,27 +260,20 @@ class Gemini(BlockProvider):
     ) -> list[Part]:
         """Leave out signatures as well as thoughts (rule 5)."""
         parts = super().sent_parts(message, accepts, replays=replays)
-        return parts if replays else list(map(self._unsigned, parts))
-
-    def _unsigned(self, part: Part) -> Part:
-        if isinstance(part, Image | File) or part.format is not self.name:
-            return part
-        block = part.block or {}
-        return replace(part, block=_unsigned(block)) if _SIGNATURE in block else part
+        return [
+            replace(part, block=_unsigned(part.block))
+            if not (replays or isinstance(part, Image | File) or part.block is None)
+            and part.format is self.name
+            and _SIGNATURE in part.block
+            else part
+            for part in parts
+        ]
 
     def apart(self, message: Message) -> tuple[Part, ...]:
         """List the media of a result that are sent as parts of their own (rule 4)."""
-        if message.role is not Role.TOOL or _original_part(message) is not None:
-            return ()
-        return tuple(part for part in message.parts if isinstance(part, Image | File))
+        return () if _original_part(message) is not None else super().apart(message)
 
-    def apart_texts(self, message: Message) -> tuple[str, ...]:
-        """Return the label before these parts."""
-        return (labels.media_label(message),) if self.apart(message) else ()
-
-    def render(
-        self, message: Message, call: Mapping[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
+    def render(self, message: Message, call: Raw | None = None) -> list[Wire]:
         """Render a message as its parts, a result as a response before its media.
 
         The call that a result answers decides about its id.
@@ -301,29 +286,14 @@ class Gemini(BlockProvider):
             parts[calls[0]] = _unsigned(parts[calls[0]]) | {_SIGNATURE: STAND_IN_SIGNATURE}
         return parts
 
-    def rendered_calls(self, pieces: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """List ids and names of the function calls."""
-        calls = [part[_CALL] for part in pieces if _CALL in part]
-        return [{"id": call.get("id"), "name": call["name"]} for call in calls]
-
-    def linked(self, message: Message, call: Mapping[str, Any] | None) -> Message:
+    def linked(self, message: Message, call: Raw | None) -> Message:
         """Return a result with the name of its call."""
         return replace(message, name=call["name"]) if call is not None else message
 
-    def _wire_part(self, part: Part) -> dict[str, Any]:
-        match part:
-            case Text(block=Mapping()) if part.format is self.name:
-                return dict(part.block or {})
-            case Text():
-                return {"text": part.text}
-            case Image() | File():
-                return self._wire_media(part)
-            case ToolCall():
-                return self._wire_call(part)
-            case Reasoning() | Opaque():
-                return dict(part.block or {})
+    def _wire_text(self, text: str) -> Wire:
+        return {"text": text}
 
-    def _wire_call(self, call: ToolCall) -> dict[str, Any]:
+    def _wire_call(self, call: ToolCall) -> Wire:
         arguments = arguments_object(call.arguments) or {}
         if not (block := self.beside(call)):
             return {_CALL: {"id": call.id, "name": call.name, "args": arguments}}
@@ -334,7 +304,7 @@ class Gemini(BlockProvider):
             function["id"] = call.id
         return {**block, _CALL: function}
 
-    def _wire_media(self, part: Image | File) -> dict[str, Any]:
+    def _wire_media(self, part: Image | File) -> Wire:
         named = {"displayName": part.name} if isinstance(part, File) and part.name else {}
         typed = {"mimeType": part.media_type} if part.media_type else {}
         own = self.beside(part)
@@ -346,13 +316,11 @@ class Gemini(BlockProvider):
             key, held = "fileData", {"fileUri": uri, **typed, **named}
         return {key: {**held, **(own.pop(key, None) or {})}, **own}
 
-    def _wire_result(
-        self, message: Message, call: Mapping[str, Any] | None
-    ) -> list[dict[str, Any]]:
+    def _wire_result(self, message: Message, call: Raw | None) -> list[Wire]:
         original = _original_part(message)
         call_id: str | None = message.tool_call_id
         if call is not None:
-            call_id = call["id"]
+            call_id = call.get("id")
         elif original is not None and not original[_RESPONSE].get("id"):
             call_id = None
         identity = {"id": call_id} if call_id else {}
@@ -362,27 +330,25 @@ class Gemini(BlockProvider):
             if not call_id:
                 response.pop("id", None)
             return [{**_unsigned(original), _RESPONSE: response}]
-        parts: list[dict[str, Any]] = [
-            {_RESPONSE: {**identity, self.result_key: self._response_of(message)}}
-        ]
-        if apart := self.apart(message):
-            parts += [{"text": labels.media_label(message)}, *map(self._wire_part, apart)]
-        return parts
+        media_parts = self.apart(message)
+        label = [Text(labels.media_label(message))] if media_parts else []
+        response = {**identity, self.result_key: self._response_of(message)}
+        return [{_RESPONSE: response}, *map(self._wire_part, (*label, *media_parts))]
 
-    def _response_of(self, message: Message) -> Mapping[str, Any]:
+    def _response_of(self, message: Message) -> Raw:
         """Return the response object of an adapted tool message (rule 4)."""
         if (original := _original_part(message)) is not None:
             return original[_RESPONSE].get(self.result_key) or {}
         return {"error" if message.is_error else "output": message.text or labels.MEDIA_FOLLOWS}
 
-    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
+    def _extra_fields(self, part: Original, block: Raw) -> Wire:
         """Return the fields of a part, and those of its call or response."""
         fields = super()._extra_fields(part, block)
         for key in (_CALL, _RESPONSE):
             fields |= without(object_in(block, key), *_HELD_NOT_COUNTED)
         return fields
 
-    def signature_of(self, part: Text | ToolCall) -> Mapping[str, Any]:
+    def signature_of(self, part: Text | ToolCall) -> Raw:
         """Return the thought signature of a part, unless it is the stand-in."""
         signature = (part.block or {}).get(_SIGNATURE)
         is_own = signature not in (None, "", STAND_IN_SIGNATURE)
@@ -407,19 +373,11 @@ class Gemini(BlockProvider):
         instruction = {"parts": [{"text": text} for text in texts]} if texts else None
         return System((), instruction, json_text.dump_payload(instruction))
 
-    def body(self, fields: RequestFields) -> dict[str, Any]:
+    def body(self, items: Any, max_output: int, system: Any, tools: Raw, cache_key: Raw) -> Wire:
         """Return contents, and a configuration that has the rest."""
-        system = {"system_instruction": fields.system} if fields.system is not None else {}
-        config = {"max_output_tokens": fields.max_output, **fields.tools, **system}
-        return {self.items_key: fields.items, "config": config}
-
-    def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-        """List calls and responses."""
-        return [(item, "id") for item in _held(raw["parts"], _CALL, _RESPONSE)]
-
-    def named_calls(self, raw: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the ids that calls have; an id by position is not in the content."""
-        return tuple(call["id"] for call in _held(raw["parts"], _CALL) if call.get("id"))
+        instruction = {"system_instruction": system} if system is not None else {}
+        config = {"max_output_tokens": max_output, **tools, **instruction}
+        return {self.items_key: items, "config": config}
 
     def read_call(self, call: Fields) -> AgentCall:
         """Read a part with a `functionCall`."""
@@ -427,7 +385,7 @@ class Gemini(BlockProvider):
         call_id = function.optional_text("id") or None
         return AgentCall(call_id, Fields({"args": {}, **function.raw}, function.at), "args")
 
-    def emptied(self, message: Message, text: str) -> dict[str, Any]:
+    def emptied(self, message: Message, text: str) -> Wire:
         """Return a content; ids that are made from names are left out, so that they stay."""
         original = _original_part(message)
         if message.role is not Role.TOOL:
@@ -435,7 +393,7 @@ class Gemini(BlockProvider):
         own = original is None or original[_RESPONSE].get("id")
         return self.result(message.tool_call_id if own else None, message.name, text)
 
-    def _identity(self, call: ToolCall) -> Mapping[str, Any] | None:
+    def _identity(self, call: ToolCall) -> Raw | None:
         own = object_in(self.beside(call), _CALL)
         return {_CALL: {key: own[key] for key in ("id", "name", "args") if key in own}}
 
@@ -449,7 +407,7 @@ def _camelled(part: Fields) -> Fields:
     return Fields(fields, part.at)
 
 
-def _held(parts: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
+def _held(parts: Iterable[Raw], *names: str) -> list[Wire]:
     """List the objects in raw parts that have one of these names, in either spelling."""
     return [
         value
@@ -459,26 +417,26 @@ def _held(parts: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, Any
     ]
 
 
-def _unsigned(part: Mapping[str, Any]) -> dict[str, Any]:
+def _unsigned(part: Raw) -> Wire:
     return {key: item for key, item in part.items() if key != _SIGNATURE}
 
 
-def _response_text(response: Mapping[str, Any]) -> str:
+def _response_text(response: Raw) -> str:
     """Return a response as text: its only text, else the whole as JSON."""
     if not response:
         return ""
     key = _text_key(response)
-    return response[key] if key is not None else json_fields.compact(response)
+    return response[key] if key is not None else json_fields.compact(sendable_json(response))
 
 
-def _text_key(response: Mapping[str, Any]) -> str | None:
+def _text_key(response: Raw) -> str | None:
     """Return the field that holds the only text of a response, None where there is none."""
     (key, *others) = response or ("",)
     is_text = not others and key in _TEXT_KEYS and isinstance(response.get(key), str)
     return key if is_text else None
 
 
-def _original_part(message: Message) -> Mapping[str, Any] | None:
+def _original_part(message: Message) -> Raw | None:
     """Return the part that a result came as, None where its text has been replaced since."""
     if message.role is not Role.TOOL:
         return None

@@ -15,6 +15,10 @@ from typing import Any, Final, NoReturn
 from app.common.errors import ValidationError
 from app.formats.message import FormatName
 
+Raw = Mapping[str, Any]
+"""A JSON object as it came."""
+Wire = dict[str, Any]
+"""A JSON object as it is sent."""
 MAX_DEPTH: Final = 100
 OBJECT: Final = (dict, Mapping)
 """The types of JSON objects. A check of an abstract type alone takes ten times as long."""

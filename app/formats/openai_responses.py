@@ -20,15 +20,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from app.common import json_text
 from app.common.texts import sendable, sendable_json
-from app.formats import json_fields, labels, media, responses_items
+from app.formats import json_fields, labels, media
 from app.formats.base import AgentCall, Compaction, Original, System, SystemPrompt, without
-from app.formats.json_fields import Fields
+from app.formats.json_fields import Fields, Raw, Wire, without_nulls
 from app.formats.message import (
     File,
     FormatName,
@@ -41,20 +41,54 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.provider_items import is_compaction
-from app.formats.reasoning import OPENAI, XAI
-from app.formats.responses_items import (
-    CALLS,
-    FUNCTION,
-    LOG_FIELDS,
-    OUTPUTS,
-    built_in_arguments,
-    is_item_group,
-    item_type,
-)
-from app.formats.shared import OpenAIProvider, system_messages
+from app.formats.openai_chat import OpenAIProvider, system_messages
+from app.formats.reasoning import OPENAI, XAI, is_compaction
 from app.formats.tools import ToolDefinition, is_json, wire_fields, with_own_ids
 
+FUNCTION = "function_call"
+CALLS = {
+    FUNCTION: ("", "arguments"),
+    "custom_tool_call": ("", "input"),
+    "tool_search_call": ("tool_search", "arguments"),
+    "computer_call": ("computer", "action"),
+    "local_shell_call": ("local_shell", "action"),
+    "shell_call": ("shell", "action"),
+    "apply_patch_call": ("apply_patch", "operation"),
+}
+"""Calls that the client runs: the name of a tool of OpenAI's own, and the field of arguments."""
+OUTPUTS = {kind: f"{kind}_output" for kind in CALLS} | {"tool_search_call": "tool_search_output"}
+"""The type of the output of each."""
+_TOOL_SEARCH_TYPES = ("tool_search_call", "tool_search_output")
+_SHARED_TYPES = (
+    *("message", "reasoning", "compaction", *OUTPUTS, *OUTPUTS.values()),
+    *("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"),
+)
+CONFIGURATION = "configuration_update"
+"""Changes settings for all later responses, so that every payload has to have it."""
+ITEM_TYPES = {
+    OPENAI: (
+        *(*_SHARED_TYPES, "image_generation_call", "mcp_list_tools", "mcp_approval_request"),
+        *("mcp_approval_response", "additional_tools", CONFIGURATION, "program", "program_output"),
+    ),
+    XAI: (*_SHARED_TYPES, "x_search_call", "view_image_call", "view_x_video_call"),
+}
+"""The types of items that a family of models takes; others are taken to take any."""
+_REQUIRED_NULLS = {
+    "code_interpreter_call": ("code", "outputs"),
+    "image_generation_call": ("result",),
+    **dict.fromkeys(_TOOL_SEARCH_TYPES, ("call_id",)),
+}
+"""Fields that are sent even where they are null."""
+_REFUSED_TYPES = {
+    "item_reference": "is not stored: send the item, not a reference to it",
+    "compaction_trigger": "belongs to a request, not to the log",
+}
+_LOG_FIELDS = (
+    *("timestamp", "seq", "turn", "token_count", "format", "created_at", "redacted_at"),
+    *("conversation_id", "agent_id", "output_ref", "content_truncated", "content_collected"),
+    *("visibility", "pinned", "restored_at", "restored_from", "given"),
+)
+"""Fields that the service adds to an item when the log is read: clients may send them back."""
 _ASKING = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
 _ID_REQUIRED = ("computer_call", "local_shell_call")
 _ID_PREFIXES = {"message": "msg", FUNCTION: "fc", "custom_tool_call": "ctc"}
@@ -64,6 +98,7 @@ _NO_SCREENSHOT = (
 )
 """One white pixel."""
 _TEXT_FIELDS = {"output_text": ("type", "text"), "refusal": ("type", "refusal")}
+_FILE_FIELDS = ("file_data", "file_url", "file_id", "filename")
 
 
 class OpenAIResponses(OpenAIProvider):
@@ -74,6 +109,8 @@ class OpenAIResponses(OpenAIProvider):
         *("input_text", "output_text", "input_image", "input_file", "input_audio", "refusal"),
         *("reasoning", "compaction"),
     )
+    blocks_key = "output"
+    id_keys = ("call_id", "call_id")
     result_key = "output"
     items_key = "input"
     max_output_key = "max_output_tokens"
@@ -84,40 +121,61 @@ class OpenAIResponses(OpenAIProvider):
     details = ("low", "high", "original")
     has_file_urls = True
     joins_answers = False
+    called_fields = ("type", "caller", "async")
     linked_fields = ("caller",)
     not_counted = ("type", "id", "role", "status", "phase", "execution", "encrypted_content")
 
-    def parse(self, raw: Mapping[str, Any], pointer: str) -> tuple[Message, ...]:
+    def parse(self, raw: Raw, pointer: str) -> tuple[Message, ...]:
         """Read one item, or several that `group_items` joined."""
         item = Fields(raw, pointer)
         if is_item_group(item.raw):
-            return (Message(Role.ASSISTANT, self._parse_output(item)),)
+            items = list(item.objects("output"))
+            for each in items:
+                if is_item_group(each.raw) or is_output(each.raw):
+                    raise each.error("type", "only items that the model made are allowed here")
+            return (Message(Role.ASSISTANT, with_own_ids(map(self._parse_item, items))),)
         kind = item_type(item.raw)
         if kind == "message" and (role := _ASKING.get(str(item.get("role")))) is not None:
-            beside = item.beside(self.name, "id", "role", "content", *LOG_FIELDS)
-            return (Message(role, self._parse_content(item, "content"), **beside),)
+            beside = item.beside(self.name, "id", "role", "content", *_LOG_FIELDS)
+            return (Message(role, self._parse_content(item, "content", Role.USER), **beside),)
         if kind == "mcp_approval_response":
             return (Message(Role.USER, (self._opaque(item),)),)
-        if responses_items.is_output(item.raw):
+        if is_output(item.raw):
             return (self._parse_result(item),)
         return (Message(Role.ASSISTANT, (self._parse_item(item),)),)
 
-    def results(self, raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    def results(self, raw: Raw) -> list[tuple[str, Any]]:
         """List the item itself where it is a tool's result."""
-        return [("", raw)] if responses_items.is_output(raw) else []
+        return [("", raw)] if is_output(raw) else []
+
+    def calls(self, raw: Raw) -> list[Wire]:
+        """List the calls of the client among the items of a message."""
+        items: list[Any] = raw["output"] if is_item_group(raw) else [raw]
+        return [item for item in items if is_call(item)]
+
+    def call_id_fields(self, raw: Wire) -> list[tuple[Wire, str]]:
+        """List calls and results; that of a local shell may have its call's id as its own."""
+        return [(raw, "id")] if _has_call_id_as_id(raw) else super().call_id_fields(raw)
 
     def group_items(self, raws: Sequence[Any]) -> list[tuple[int, Any]]:
         """Join items of the model that follow each other (rule 1)."""
-        return responses_items.group_items(raws)
+        groups: list[tuple[int, Any]] = []
+        run: list[Any] = []
+        for index, raw in enumerate(raws):
+            run = [*run, raw] if _is_model_made(raw) else []
+            if len(run) > 1:
+                groups[-1] = (index + 1 - len(run), {"role": "assistant", "output": run})
+            else:
+                groups.append((index, raw))
+        return groups
 
-    def own_fields(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    def own_fields(self, raw: Raw) -> Raw:
         """Return the item, of several the fields of the first one too."""
-        is_group = is_item_group(raw) and raw["output"]
-        return {**raw["output"][0], **raw} if is_group else raw
+        return {**raw["output"][0], **raw} if is_item_group(raw) and raw["output"] else raw
 
-    def enveloped(self, raw: dict[str, Any]) -> dict[str, Any]:
+    def enveloped(self, raw: Wire) -> Wire:
         """Wrap an item of the model: payloads leave out the fields of an envelope."""
-        if responses_items.has_call_id_as_id(raw):
+        if _has_call_id_as_id(raw):
             return raw | {"call_id": raw["id"]}
         (parsed,) = self.parse(raw, "")
         if parsed.role is not Role.ASSISTANT:
@@ -130,41 +188,31 @@ class OpenAIResponses(OpenAIProvider):
         bare = {key: value for key, value in first.items() if key != "timestamp"}
         return {"timestamp": first["timestamp"]} | raw | {"output": [bare, *others]}
 
-    def _parse_output(self, group: Fields) -> tuple[Part, ...]:
-        items = list(group.objects("output"))
-        for item in items:
-            if is_item_group(item.raw) or responses_items.is_output(item.raw):
-                raise item.error("type", "only items that the model made are allowed here")
-        return with_own_ids(map(self._parse_item, items))
-
     def _parse_item(self, item: Fields) -> Part:
         """Read an item that the model made."""
         kind, role = item_type(item.raw), item.get("role")
         if kind == "additional_tools" or (kind == "message" and role != "assistant"):
             json_fields.refuse_role(role, item.at, "user, assistant, system, developer")
-        if not kind:
-            raise item.error("type", "must name the type of the item")
-        if kind in responses_items.REFUSED_TYPES:
-            raise item.error("type", responses_items.REFUSED_TYPES[kind])
+        if not kind or kind in _REFUSED_TYPES:
+            raise item.error("type", _REFUSED_TYPES.get(kind, "must name the type of the item"))
         if kind == "message":
             return self._parse_message(item)
         if kind == "compaction":
             item.text("encrypted_content")
-            return Reasoning("", responses_items.original(item), self.name)
+            return Reasoning("", _original(item), self.name)
         if kind == "reasoning":
             keys = [key for key in ("summary", "content") if key == "summary" or item.get(key)]
             found = [[part.text("text") for part in item.objects(key)] for key in keys]
             texts = next(filter(None, found), [])
-            return Reasoning("\n".join(texts), responses_items.original(item), self.name)
-        return self._parse_call(item) if responses_items.is_call(item.raw) else self._opaque(item)
+            return Reasoning("\n".join(texts), _original(item), self.name)
+        return self._parse_call(item) if is_call(item.raw) else self._opaque(item)
 
     def _opaque(self, block: Fields, *excluded: str) -> Opaque:
         """Keep an item as it is, but for cache breakpoints, which each payload places itself."""
-        marks = json_fields.CACHE_MARKS[1:]
-        return Opaque(responses_items.original(block, *marks, *excluded), self.name)
+        return Opaque(_original(block, *json_fields.CACHE_MARKS[1:], *excluded), self.name)
 
     def _parse_message(self, message: Fields) -> Text | Opaque:
-        block = responses_items.original(message)
+        block = _original(message)
         if isinstance(content := message.get("content"), str):
             return Text(content, block, self.name)
         texts: list[str] = []
@@ -185,10 +233,9 @@ class OpenAIResponses(OpenAIProvider):
         return Text("\n".join(texts), block, self.name, tuple(labelled))
 
     def _parse_call(self, item: Fields) -> ToolCall:
-        call_id, block = item.filled_text("call_id"), responses_items.original(item)
-        kind = item.raw["type"]
+        call_id, block, kind = item.filled_text("call_id"), _original(item), item.raw["type"]
         name, key = CALLS[kind]
-        if (arguments := built_in_arguments(block)) is not None:
+        if (arguments := _built_in_arguments(block)) is not None:
             return ToolCall(call_id, name, arguments, block=block, format=self.name)
         is_custom = kind != FUNCTION
         arguments = item.optional_text(key) or ("" if is_custom else "{}")
@@ -196,8 +243,7 @@ class OpenAIResponses(OpenAIProvider):
 
     def _parse_result(self, result: Fields) -> Message:
         kind, name = result.raw["type"], None
-        has_own = responses_items.has_call_id_as_id(result.raw)
-        call_id = result.filled_text("id" if has_own else "call_id")
+        call_id = result.filled_text("id" if _has_call_id_as_id(result.raw) else "call_id")
         parts: tuple[Part, ...]
         match kind:
             case "tool_search_output" | "shell_call_output":
@@ -213,24 +259,16 @@ class OpenAIResponses(OpenAIProvider):
                     parts = (Opaque({"type": "input_image", **shown}, self.name),)
             case _:
                 name = result.optional_text("name")
-                has_output = result.get("output") is not None
-                parts = self._parse_content(result, "output") if has_output else ()
-        fields = result.beside(self.name, "id", "call_id", "output", "tools", *LOG_FIELDS)
+                parts = self._parse_content(result, "output", Role.TOOL)
+        fields = result.beside(self.name, "id", "call_id", "output", "tools", *_LOG_FIELDS)
         block = fields.get("block", {})
         if not block and kind == OUTPUTS[FUNCTION]:
             return Message(Role.TOOL, parts, call_id, name)
         own = {"type": kind, **block}
         return Message(Role.TOOL, parts, call_id, name, block=own, format=self.name)
 
-    def _parse_content(self, item: Fields, key: str) -> tuple[Part, ...]:
-        return self._parse_parts(item, key, self._parse_part)
-
-    def _parse_part(self, part: Fields) -> Part:
-        if (of_mcp := media.read_mcp(part)) is not None:
-            return of_mcp
+    def _parse_part(self, part: Fields, *, is_assistant: bool) -> Part:
         match part.filled_text("type"):
-            case "input_audio":
-                return self._parse_audio(part)
             case "input_text":
                 return Text(part.text("text"))
             case "input_image" if part.get("file_id") is None:
@@ -239,45 +277,43 @@ class OpenAIResponses(OpenAIProvider):
                 image = media.image_from_url(url, f"{part.at}/image_url", explicit)
                 return replace(image, **part.beside(self.name, "image_url", "file_id", "detail"))
             case "input_file":
-                file = self._parse_file(part)
-                known = ("file_data", "file_url", "file_id", "filename")
-                return replace(file, **part.beside(self.name, *known))
+                return replace(self._parse_file(part), **part.beside(self.name, *_FILE_FIELDS))
         return self._opaque(part)
-
-    def _adapt_call(self, call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
-        """Take the arguments from the object that is sent, whose escaped characters changed."""
-        call = super()._adapt_call(call, ids)
-        if "\\u" not in call.arguments:
-            return call
-        arguments = built_in_arguments(self.beside(call))
-        return call if arguments is None else replace(call, arguments=arguments)
 
     def _adapt_file_source(self, file: File) -> File | Text:
         if self.is_uploaded(file):  # an uploaded file has its own name
             return replace(file, name=None) if file.name else file
         return file if media.is_web_url(file.url) else labels.label_for(file)
 
-    def _function(self, tool: ToolDefinition) -> dict[str, Any]:
-        """Render a function, whose `strict` is true by default, and requires every argument."""
-        return {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
-
     def sent_parts(
         self, message: Message, accepts: Collection[str], *, replays: bool
     ) -> list[Part]:
         """Leave out reasoning, and what refers to it (rule 4)."""
+        return self._without(
+            message,
+            lambda part: (
+                isinstance(part, Reasoning)
+                and not (replays and part.block is not None and part.format is self.name)
+            ),
+        )
+
+    def unbound(self, message: Message) -> Message:
+        """Return a message without its compactions, as it is accepted without them (rule 4)."""
+        return message.with_parts(self._without(message, is_compaction))
+
+    def _without(self, message: Message, is_left_out: Callable[[Part], bool]) -> list[Part]:
         parts: list[Part] = []
         is_unbound = False
         for part in message.parts:
-            if not isinstance(part, Reasoning):
+            if is_left_out(part):
+                is_unbound = is_unbound or (part.block is not None and part.format is self.name)
+            else:
                 parts.append(self._without_id(part) if is_unbound else part)
-            elif part.block is not None and part.format is self.name:
-                is_unbound = not replays
-                parts += [part] if replays else []
         return parts
 
     def without_foreign(self, message: Message, accepts: Sequence[str]) -> Message:
         """Return a message with labels for items that no provider of these families has."""
-        known = responses_items.ITEM_TYPES.get(accepts[0]) if len(accepts) == 1 else None
+        known = ITEM_TYPES.get(accepts[0]) if len(accepts) == 1 else None
         if known is None or message.role is not Role.ASSISTANT:
             return message
         parts = [
@@ -286,15 +322,6 @@ class OpenAIResponses(OpenAIProvider):
             else part
             for part in message.parts
         ]
-        return message.with_parts(parts)
-
-    def unbound(self, message: Message) -> Message:
-        """Return a message whose parts after a compaction item are accepted without it (rule 4)."""
-        parts: list[Part] = []
-        is_unbound = False
-        for part in message.parts:
-            parts.append(self._without_id(part) if is_unbound else part)
-            is_unbound = is_unbound or is_compaction(part)
         return message.with_parts(parts)
 
     def without_repeated_ids(self, message: Message, seen: set[str]) -> Message:
@@ -317,8 +344,7 @@ class OpenAIResponses(OpenAIProvider):
     def _without_id(self, part: Part) -> Part:
         """Return a part as the provider accepts it without the reasoning before it (rule 4)."""
         block = part.block or {}
-        is_search = block.get("type") in responses_items.TOOL_SEARCH_TYPES
-        if isinstance(part, Opaque) and not is_search:
+        if isinstance(part, Opaque) and block.get("type") not in _TOOL_SEARCH_TYPES:
             return labels.label_for(part)
         if isinstance(part, Image | File | Reasoning) or part.format is not self.name:
             return part
@@ -327,15 +353,13 @@ class OpenAIResponses(OpenAIProvider):
         bare = {key: item for key, item in block.items() if key != "id"}
         return replace(part, block=bare) if "id" in block else part
 
-    def render(
-        self, message: Message, call: Mapping[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
+    def render(self, message: Message, call: Raw | None = None) -> list[Wire]:
         """Render a message as items, each a `ResponseInputItemParam` dict.
 
         The call that a result answers decides about its type (rule 3).
         """
         if message.role is Role.ASSISTANT:
-            return [self._item(part) for part in message.parts]
+            return list(map(self._item, message.parts))
         if message.role is Role.TOOL:
             return [self._wire_result(message, call)]
         approvals = [
@@ -350,47 +374,33 @@ class OpenAIResponses(OpenAIProvider):
             items.append(item | self.beside(message) if message.role is Role.USER else item)
         return items
 
-    def wire(self, message: Message) -> dict[str, Any]:
+    def wire(self, message: Message) -> Wire:
         """Return a whole message, of the assistant one with all items."""
         items = self.render(message)
         is_said = message.role is Role.ASSISTANT
         return {"role": "assistant", "output": items} if is_said else items[0]
 
-    def rendered_calls(self, pieces: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """List the types of the client's calls, who made them, and whether others wait for them."""
-        return [
-            {key: item[key] for key in ("type", "caller", "async") if key in item}
-            for item in pieces
-            if responses_items.is_call(item)
-        ]
-
-    def is_reshaped(self, call: Mapping[str, Any] | None) -> bool:
+    def is_reshaped(self, call: Raw | None) -> bool:
         """Whether a call is none of a function: outputs of other types have no place for texts."""
         return call is not None and call["type"] != FUNCTION
 
-    def _item(self, part: Part) -> dict[str, Any]:
-        match part:
-            case Text(block=Mapping()) if part.format is self.name:
-                return _with_own_id(dict(part.block or {}), "message")
-            case Text():
-                content = {"type": "output_text", "text": part.text, "annotations": []}
-                return {"type": "message", "role": "assistant", "content": [content]}
-            case ToolCall():
-                return self._wire_call(part)
-            case Reasoning() | Opaque():
-                return dict(part.block or {})
-            case _:
-                raise TypeError(f"{type(part).__name__} is not a part of an assistant message")
+    def _item(self, part: Part) -> Wire:
+        if not isinstance(part, Text):
+            return self._wire_part(part)
+        if part.block is not None and part.format is self.name:
+            return _with_own_id(dict(part.block), "message")
+        content = {"type": "output_text", "text": part.text, "annotations": []}
+        return {"type": "message", "role": "assistant", "content": [content]}
 
-    def _wire_call(self, call: ToolCall) -> dict[str, Any]:
+    def _wire_call(self, call: ToolCall) -> Wire:
         block = self.beside(call)
-        if built_in_arguments(block) is not None:
+        if _built_in_arguments(block) is not None:
             return block | {"call_id": call.id}
         kind = "custom_tool_call" if call.custom else FUNCTION
         named = {"call_id": call.id, "name": call.name, CALLS[kind][1]: call.arguments}
         return _with_own_id({"type": kind, **block, **named}, kind)
 
-    def _wire_result(self, message: Message, call: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _wire_result(self, message: Message, call: Raw | None) -> Wire:
         own = self.beside(message)
         original_kind = own.pop("type", OUTPUTS[FUNCTION])
         kind = OUTPUTS[call["type"]] if call is not None else original_kind
@@ -406,7 +416,7 @@ class OpenAIResponses(OpenAIProvider):
                 output = _read_list(message.text) if kind == original_kind else None
                 return identity | fields | {"output": plain if output is None else output}
             case "computer_call_output":
-                shown: dict[str, Any] = {"image_url": _NO_SCREENSHOT}
+                shown: Wire = {"image_url": _NO_SCREENSHOT}
                 for part in reversed(message.parts):
                     if isinstance(part, Image):
                         shown = {"image_url": media.url_of(part)}
@@ -419,37 +429,32 @@ class OpenAIResponses(OpenAIProvider):
             case "apply_patch_call_output":
                 return identity | {"status": "completed"} | fields | {"output": message.text}
             case _:
-                pieces = [self._wire_part(part) for part in message.parts]
+                pieces = list(map(self._wire_part, message.parts))
                 is_text = len(pieces) == 1 and isinstance(message.parts[0], Text)
                 return identity | {"output": message.text if is_text else pieces} | fields
 
-    def _wire_part(self, part: Part) -> dict[str, Any]:
-        match part:
-            case Text():
-                return {"type": "input_text", "text": part.text}
-            case Image():
-                detail = part.detail or "auto"
-                image = {"type": "input_image", "image_url": media.url_of(part)}
-                return image | {"detail": detail} | self.beside(part)
-            case File():
-                return {"type": "input_file"} | self._wire_file(part) | self.beside(part)
-            case Opaque():
-                return dict(part.block)
-            case _:
-                raise TypeError(f"{type(part).__name__} is not a content part")
+    def _wire_text(self, text: str) -> Wire:
+        return {"type": "input_text", "text": text}
 
-    def _wire_file(self, file: File) -> dict[str, Any]:
-        if file.data is not None:
-            return {"filename": file.name, "file_data": media.url_of(file)}
-        if self.is_uploaded(file):
-            return {"file_id": file.file_id}
-        return {"file_url": file.url} | ({"filename": file.name} if file.name else {})
+    def _wire_media(self, part: Image | File) -> Wire:
+        url = media.url_of(part)
+        if isinstance(part, Image):
+            shown: Wire = {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
+        elif part.data is not None:
+            shown = {"type": "input_file", "filename": part.name, "file_data": url}
+        elif self.is_uploaded(part):
+            shown = {"type": "input_file", "file_id": part.file_id}
+        else:
+            named = {"filename": part.name} if part.name else {}
+            shown = {"type": "input_file", "file_url": url, **named}
+        return shown | self.beside(part)
 
-    def _extra_fields(self, part: Original, block: Mapping[str, Any]) -> dict[str, Any]:
+    def _extra_fields(self, part: Original, block: Raw) -> Wire:
         """Return the fields of an item, and those of its content."""
         fields = super()._extra_fields(part, block)
         if isinstance(part, ToolCall):
-            return without(fields, *responses_items.call_fields(block))
+            _, key = CALLS.get(item_type(block), CALLS[FUNCTION])
+            return without(fields, "call_id", "name", key, f"{key}s")
         content = fields.pop("content", None) if isinstance(part, Text) else None
         parts = content if isinstance(content, list) else []
         rest = [without(item, *_TEXT_FIELDS.get(item["type"], ())) for item in parts]
@@ -458,20 +463,24 @@ class OpenAIResponses(OpenAIProvider):
     def system(self, prompt: SystemPrompt, marked: Collection[int]) -> System:
         """Return a developer message with a part per section: `instructions` take no breakpoint."""
         parts = [
-            self.marked({"type": "input_text", "text": text}, is_marked=index in marked)
+            self.marked(self._wire_text(text), is_marked=index in marked)
             for index, text in enumerate(prompt.sections)
         ]
         contents = [
             *([parts] if parts else []),
-            *([{"type": "input_text", "text": text}] for text in prompt.dynamic_texts),
+            *([self._wire_text(text)] for text in prompt.dynamic_texts),
         ]
         return system_messages(
             {"type": "message", "role": "developer", "content": content} for content in contents
         )
 
+    def _function(self, tool: ToolDefinition) -> Wire:
+        """Render a function, whose `strict` is true by default, and requires every argument."""
+        return {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
+
     def deferred_to_wire(
         self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
-    ) -> list[dict[str, Any]]:
+    ) -> list[Wire]:
         """Render OpenAI's tool search instead of the function, and no deferred tools."""
         remaining = [tool for tool in tools if tool.name not in deferred]
         wire = self.tools_to_wire(remaining)
@@ -484,7 +493,7 @@ class OpenAIResponses(OpenAIProvider):
 
     def search_output(
         self, call_id: str | None, tools: Sequence[ToolDefinition], status: str
-    ) -> dict[str, Any]:
+    ) -> Wire:
         """Return an output with definitions."""
         found = [{**wire, "defer_loading": True} for wire in self.tools_to_wire(tools)]
         output = {"type": "tool_search_output", "call_id": call_id, "execution": "client"}
@@ -494,12 +503,6 @@ class OpenAIResponses(OpenAIProvider):
         """Return the threshold at which OpenAI compacts."""
         entry = {"type": "compaction", "compact_threshold": threshold}
         return Compaction({"context_management": [entry]}) if asks else Compaction()
-
-    def call_id_fields(self, raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-        """List the items of a message; a result of a local shell may have its call's id as id."""
-        held = raw["output"] if is_item_group(raw) else [raw]
-        has_own = responses_items.has_call_id_as_id
-        return [(item, "id" if has_own(item) else "call_id") for item in held]
 
     def read_call(self, call: Fields) -> AgentCall:
         """Read a `function_call` item, or a `tool_search_call` for the client."""
@@ -512,7 +515,80 @@ class OpenAIResponses(OpenAIProvider):
         return AgentCall(call.filled_text("call_id"), call, "arguments", is_search)
 
 
-def _with_own_id(item: dict[str, Any], kind: str) -> dict[str, Any]:
+def item_type(raw: Raw) -> str:
+    """Return the type of an item, `message` by default, empty where it is malformed."""
+    kind = raw.get("type")
+    if kind is None and "role" in raw:
+        return "message"
+    return kind if isinstance(kind, str) else ""
+
+
+def is_item_group(raw: Raw) -> bool:
+    """Return whether a message is several items of the model, in its `output`."""
+    is_bare = raw.get("type") is None and raw.get("role") == "assistant"
+    return is_bare and isinstance(raw.get("output"), list)
+
+
+def is_output(raw: Raw) -> bool:
+    """Return whether an item is the result of a call that the client ran."""
+    return item_type(raw) in OUTPUTS.values() and not _is_hosted(raw)
+
+
+def is_call(raw: Raw) -> bool:
+    """Return whether an item is a call that the client runs."""
+    return item_type(raw) in CALLS and not _is_hosted(raw)
+
+
+def _is_hosted(raw: Raw) -> bool:
+    """Return whether a tool search ran at the provider, which holds its result."""
+    is_search = item_type(raw) in _TOOL_SEARCH_TYPES
+    return is_search and (raw.get("execution") == "server" or raw.get("call_id") is None)
+
+
+def _is_model_made(raw: Any) -> bool:
+    """Return whether the model made an item."""
+    if not isinstance(raw, Mapping) or is_item_group(raw) or is_output(raw):
+        return False
+    if (kind := item_type(raw)) == "message":
+        return raw.get("role") == "assistant"
+    others = ("", *_REFUSED_TYPES, "additional_tools", "mcp_approval_response", CONFIGURATION)
+    return kind not in others
+
+
+def is_configuration(message: Message) -> bool:
+    """Return whether a message is a change of settings and nothing else."""
+    return all(
+        isinstance(part, Opaque) and part.block.get("type") == CONFIGURATION
+        for part in message.parts
+    )
+
+
+def _built_in_arguments(block: Raw) -> str | None:
+    """Return the arguments of a call of OpenAI's own tool as JSON, None for any other call."""
+    name, key = CALLS.get(item_type(block), ("", ""))
+    if not name:
+        return None
+    return json_fields.compact(sendable_json(block.get(key, block.get(f"{key}s", {}))))
+
+
+def _has_call_id_as_id(item: Raw) -> bool:
+    """Return whether a result has the id of its call as its own."""
+    return item.get("type") == "local_shell_call_output" and "call_id" not in item
+
+
+def _original(item: Fields, *excluded: str) -> Wire:
+    """Return an item as it is sent back: as the model made it, whichever way an SDK wrote nulls."""
+    kind = item_type(item.raw)
+    role = () if kind == "message" else ("role",)
+    sent = without_nulls(item.json(*_LOG_FIELDS, *role, *excluded), _REQUIRED_NULLS.get(kind, ()))
+    if kind == "message" and isinstance(content := sent.get("content"), list):
+        sent["content"] = [without_nulls(part) for part in content if isinstance(part, Mapping)]
+    if kind == "web_search_call" and isinstance(action := sent.get("action"), Mapping):
+        sent["action"] = without_nulls(action)
+    return sent
+
+
+def _with_own_id(item: Wire, kind: str) -> Wire:
     """Drop an id that the provider would refuse (rule 6)."""
     if "id" in item and not str(item["id"]).startswith(_ID_PREFIXES[kind]):
         del item["id"]

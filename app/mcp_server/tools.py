@@ -35,8 +35,8 @@ from app.common.errors import ContextError, NotFound, ValidationError
 from app.common.ids import MAX_CHARS
 from app.context.tool_calls import ToolCallResult
 from app.formats.message import FormatName
-from app.http.dependencies import call_with_key, services, tenant_of
 from app.http.errors import answer_error, answer_unexpected
+from app.http.routing import call_with_key, services, tenant_of
 from app.mcp_server.binding import CONVERSATION, conversation_of
 from app.prompt.agent_tools import AGENT_TOOLS, AgentTool, Parameter
 

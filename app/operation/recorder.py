@@ -46,7 +46,7 @@ from prometheus_client.registry import Collector
 from app.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.conversations.compaction_receipt import CompactResult
 from app.database.connections import PoolState
-from app.models.model_calls import Completion, Gateway, ModelCall
+from app.models.usage import Completion, Gateway, ModelCall
 from app.tenancy.api_keys import bearer_of
 from app.work.repository import Waiting
 

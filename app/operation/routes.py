@@ -20,10 +20,9 @@ from fastapi.responses import FileResponse, PlainTextResponse, RedirectResponse
 
 import app
 from app.common.errors import NotFound, ServiceUnavailable, Unauthenticated
-from app.http.dependencies import caller_of, services
 from app.http.errors import problems_of
 from app.http.fields import ResponseSchema
-from app.http.routing import WireRoute
+from app.http.routing import WireRoute, caller_of, services
 from app.tenancy.api_keys import Caller
 
 router = APIRouter(route_class=WireRoute, tags=["health"])

@@ -36,10 +36,10 @@ from typing import Any, ClassVar, NamedTuple
 from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.view import ProviderItem
-from app.formats import provider_items
+from app.formats import reasoning
 from app.formats.base import Provider
 from app.formats.message import NO_RESULT, Message, Reasoning, Role, Text
-from app.formats.responses_items import CONFIGURATION, is_configuration
+from app.formats.openai_responses import CONFIGURATION, is_configuration
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
     count_reasoning,
@@ -182,7 +182,7 @@ class Assembler(CallGroups):
 
     def _put_provider_item(self, row: LogRow, item: ProviderItem) -> None:
         """Begin with the provider's item of a row (rule 8)."""
-        part = provider_items.last_compaction(row.message())
+        part = reasoning.last_compaction(row.message())
         if part is None or part.block is None:
             return
         tokens_before = self.tokens
@@ -267,9 +267,9 @@ class Assembler(CallGroups):
 
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
-        has_item = may_have_compaction(row) and provider_items.last_compaction(row.message())
+        has_item = may_have_compaction(row) and reasoning.last_compaction(row.message())
         if has_item:  # nothing shows what it stands for
-            self._not_carried[provider_items.COMPACTION] = None
+            self._not_carried[reasoning.COMPACTION] = None
         self._put_note(WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE)
 
     def finish(self) -> None:

@@ -24,7 +24,7 @@ from app.conversations.partial_messages import (
 )
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import View
-from app.formats import LOG_PROVIDER, labels, provider_items
+from app.formats import LOG_PROVIDER, labels, reasoning
 from app.formats.base import Provider
 from app.formats.message import (
     EMPTY_MESSAGE,
@@ -36,7 +36,6 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.reasoning import MISTRAL
 from app.formats.tools import sendable_id, short_id
 from app.models.tokens import CountText, count_sealed, count_visible, signed_parts
 from app.policy.policy import AGENT_TOOL_NAMES
@@ -44,7 +43,7 @@ from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 MAX_NOT_CARRIED = 16
 """How many types of content a payload lists as not carried."""
-_COMPACTION_TYPE = f'"{provider_items.COMPACTION}"'.encode()
+_COMPACTION_TYPE = f'"{reasoning.COMPACTION}"'.encode()
 
 
 def placeholder_of(row: LogRow, *, names_tool: bool = True) -> str:
@@ -148,8 +147,8 @@ class ShownMessages:
         """Return a message without compactions, None where nothing else is in it (rule 8)."""
         message = row.message()
         if self._has_sent_item(row):
-            return provider_items.after_compaction(message)
-        return provider_items.without_compactions(
+            return reasoning.after_compaction(message)
+        return reasoning.without_compactions(
             self.provider.unbound(message) if row.format is self.format else message
         )
 
@@ -300,7 +299,7 @@ class CallGroups(ShownMessages, ABC):
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send: valid, unique in the payload, the original where possible."""
-        form = short_id if MISTRAL in self.view.reasoning_of else self.provider.call_id
+        form = short_id if reasoning.MISTRAL in self.view.reasoning_of else self.provider.call_id
         wire_id, number = form(call_id), 1
         while wire_id in self._used_ids:
             number += 1
@@ -346,7 +345,7 @@ def may_have_compaction(row: LogRow) -> bool:
     """Whether a compaction of a provider may be in a row, by the words in its text."""
     return (
         row.role is Role.ASSISTANT
-        and row.format in provider_items.CONTENT_KEYS
+        and row.format in reasoning.CONTENT_KEYS
         and _COMPACTION_TYPE in row.text
     )
 

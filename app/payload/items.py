@@ -19,10 +19,9 @@ from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import media_in
 from app.conversations.view import WHOLE
 from app.formats import labels
+from app.formats.base import BlockProvider
 from app.formats.message import Message, Opaque, Part, Role, Text
-from app.formats.provider_items import call_of, result_of
-from app.formats.reasoning import BLANK_REASONING, DEMANDING, text_of
-from app.formats.shared import BlockProvider
+from app.formats.reasoning import BLANK_REASONING, DEMANDING, call_of, result_of, text_of
 from app.models.tokens import MESSAGE_OVERHEAD, count_json, count_visible
 from app.payload.assembler import BREAKPOINT_INTERVAL, CONTINUE_NOTE, Assembler, BreakpointPosition
 from app.payload.call_groups import may_have_media

@@ -7,8 +7,7 @@
    `blob_piece` lines with its bytes, unless it was collected. Earlier versions cut long records
    into lines of the type `part`, whose texts are joined.
 3. What a record has is a pydantic model, made of the columns of its table. What follows from a
-   message is computed as in an append, and so are the running values of the log, its turns and
-   token sums, and the costs of summaries and of a provider's compaction items.
+   message is computed as in an append, and so are the turns and token sums of the log.
 4. What a line says about other lines is checked: seqs, call pairing, blobs and the active
    compaction.
 """
@@ -26,7 +25,7 @@ from typing import IO, Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic import ValidationError as Invalid
 
-from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
+from app.blobs.stored_output import StoredOutput, stored_output_from
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, UnpairedToolResult, ValidationError
 from app.common.json_text import StructureLimits
@@ -35,9 +34,7 @@ from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
 from app.conversations.conversation import SettingsList
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ENDLESS, View, summary_from, view_from
-from app.conversations.views import provider_item, summary_message_tokens
 from app.conversations.windows.active_window import ActiveWindow, window_from
 from app.database.tables import TABLES
 from app.formats import PROVIDERS
@@ -67,24 +64,6 @@ def _is_time(text: str) -> bool:
     return time is not None and time.isoformat() == text
 
 
-def _fits(value: Any) -> bool:
-    """Whether a row can hold all numbers and texts in a value, and its spans have messages."""
-    match value:
-        case bool() | None:
-            return True
-        case int() | float():
-            return 0 <= value <= ENDLESS
-        case str():
-            return is_sendable(value)
-        case {"start": int(start), "end": int(end), **rest} if not rest:
-            return 0 < start <= end <= ENDLESS
-        case dict():
-            return all(map(_fits, value.values()))
-        case list() | tuple():
-            return all(map(_fits, value))
-    return True
-
-
 def _loads(text: str) -> Any:
     return json_text.loads_within(text, StructureLimits())
 
@@ -100,8 +79,6 @@ def _json(kind: Any, read: Callable[[str], Any] = _loads) -> Any:
             adapter.validate_json(plain, strict=True)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError("The JSON text has other values") from error
-        if read is not _loads and not _fits(json_text.loads(plain)):
-            raise ValueError("The JSON text has values that cannot be stored")
         return text
 
     return Annotated[_Text, AfterValidator(validate)]
@@ -109,7 +86,7 @@ def _json(kind: Any, read: Callable[[str], Any] = _loads) -> Any:
 
 def _view(text: str) -> View:
     view = view_from(json_text.loads(text)) if text else View()
-    if not view.window or any(summary.level > 1000 for summary in view.summaries):
+    if not view.window:
         raise ValueError("a view without a window")
     return view
 
@@ -253,8 +230,6 @@ class Line:
 def _receipt(given: Mapping[str, Any]) -> str:
     """Return the column of a receipt's facts; those that earlier versions lack have defaults."""
     facts = asdict(_FACTS.validate_json(json_text.dump_stored(given), strict=True))
-    if not _fits(facts) or not given.keys() >= {"strategy", "strategies_run"}:
-        raise ValueError("a fact that cannot be stored")
     StrategyName(facts["strategy"])
     return json_text.dumps(facts)
 
@@ -318,7 +293,6 @@ class ImportChecker:
 
     def __init__(self, counter: Callable[[str], CountText]) -> None:
         self._counter = counter
-        self._item_tokens: dict[int, int] = {}
         self._last: tuple[int, tuple[Any, ...]] | None = None
         self._calls = NO_CALLS
         self._missing_bytes = 0
@@ -370,7 +344,8 @@ class ImportChecker:
                 if fields["seq"] > self.head_seq:
                     raise line.error("There is no message with this seq", "seq")
             case RecordKind.COMPACTION:
-                self._check_compaction(line, fields)
+                if not fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
+                    raise line.error("is beyond the log", "span_end")
 
     def _blob_piece(self, line: Line, data: str) -> bytes:
         try:
@@ -403,19 +378,11 @@ class ImportChecker:
         raw, message = _message(line, fields)
         self.head_seq += 1
         self._turns += message.role is Role.USER and not fields["joins"]
-        format, count = FormatName(fields["format"]), self._counter(self.settings["counter"])
-        draft = derive(raw, message, format, count)
-        if draft.compaction is not None:
-            item = provider_item(draft.compaction, self.head_seq, format, "", count)
-            self._item_tokens[self.head_seq] = item.tokens
+        count = self._counter(self.settings["counter"])
+        draft = derive(raw, message, FormatName(fields["format"]), count)
         draft = self._with_calls(line, fields, draft)
         self._tokens += draft.tokens
-        fields |= {
-            **draft.columns,
-            "turn": self._turns,
-            "total_tokens": self._tokens,
-            "output": _output(fields["output"], message, draft.tokens),
-        }
+        fields |= {**draft.columns, "turn": self._turns, "total_tokens": self._tokens}
 
     def _with_calls(self, line: Line, fields: Mapping[str, Any], draft: Draft) -> Draft:
         """Check the place of a message among calls, and return it with the ids of the log."""
@@ -431,22 +398,6 @@ class ImportChecker:
             raise line.error("must say whether it belongs to the call group before it", "joins")
         self._calls = shape.after(calls, before)
         return shape.drafts[0]
-
-    def _check_compaction(self, line: Line, fields: dict[str, Any]) -> None:
-        """Check the range of a receipt, and count what its view has."""
-        if not fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
-            raise line.error("is beyond the log", "span_end")
-        count = self._counter(self.settings["counter"])
-        view = json_text.loads(fields["view"]) if fields["view"] else {}
-        made = json_text.loads(fields["made"])
-        for summary in (*view.get("summaries", ()), *made):
-            summary["tokens"] = summary_message_tokens(summary["text"], count)
-        if (item := view.get("provider_item")) is not None:
-            if item["seq"] not in self._item_tokens:
-                raise line.error("There is no compaction item in the message that it names", "view")
-            item["tokens"] = self._item_tokens[item["seq"]]
-        fields["view"] = json_text.dumps(view) if view else ""
-        fields["made"] = json_text.dumps(made)
 
     def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
         self._require_beginning(line)
@@ -492,11 +443,3 @@ def _message(line: Line, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     if provider.derives_ids and message.role is Role.TOOL and len(call_ids) == 1:
         message = replace(message, tool_call_id=call_ids[0])  # stored by its position
     return raw, message
-
-
-def _output(given: str | None, message: Message, tokens: int) -> str | None:
-    """Return the stored output of a result; one that its row holds as a whole is measured."""
-    stored = stored_output_from(given) if given is not None else None
-    if message.role is Role.TOOL and (stored is None or stored.ref is None):
-        return inline_output(message).as_json() if tokens > MAX_PLACEHOLDER_TOKENS else None
-    return stored.as_json() if stored is not None else None

@@ -9,29 +9,29 @@
    be undone.
 4. The database copies the rows in one transaction. Afterwards neither conversation needs the other
    [forks.independent]. The source is not locked: its rows up to a seq never change, except blobs,
-   which may be collected and stored again. One statement copies a blob with its chunks, if it is
-   unchanged. Messages are copied last: their number shows whether the source was deleted meanwhile.
-5. Blobs in an object store are copied before the transaction, with no session open. The collection
-   of orphans deletes copies that no row refers to [tool-output.orphans].
-6. If a blob was collected meanwhile, the agent was cleared, a message was redacted, or
-   the key was taken by another tenant, the fork is planned again.
+   which one statement copies with their chunks. Messages are copied last: their number shows
+   whether the source was deleted meanwhile.
+5. Blobs in an object store are copied after their rows. The collection of orphans deletes copies
+   that no row refers to [tool-output.orphans].
+6. If an object was deleted meanwhile, the agent was cleared, a message was redacted, or the key was
+   taken by another tenant, the fork is made again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from app.blobs.blobs import Blob
-from app.blobs.chunks import BlobStore
+from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.lookup import free_key, own_id_of, require_free
+from app.conversations.lookup import free_key, own_id_of
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
@@ -43,9 +43,8 @@ from app.database.tables import NOT_EXPIRED, TABLES
 from app.repositories import Database, Repositories
 from app.snapshots.rows import Shown, set_head, show
 
-BATCH_MESSAGES = 20_000
-"""Messages that one statement copies, well within its timeout."""
-BATCH_BLOBS = 50
+BATCH_MESSAGES = 5_000
+"""Messages that one statement copies, or whose blobs it copies, well within its timeout."""
 COPIES_AT_ONCE = 8
 """Objects of one fork that are copied concurrently."""
 _RECEIPTS_PER_PAGE = 50
@@ -60,7 +59,7 @@ COPIED = {
         "pins": (),
         "redactions": (),
         "compactions": ("undone_at",),
-        "blobs": ("object_key",),
+        "blobs": (),
         "blob_uses": (),
         "blob_chunks": (),
     }.items()
@@ -112,21 +111,10 @@ LOCK_REDACTIONS = Statement(f"SELECT pg_advisory_xact_lock_shared({REDACTION_LOC
 REDACTED_VERSION = Statement(
     "SELECT redacted_version FROM heads WHERE conversation_id = :conversation_id"
 )
-REFS = Statement(
-    """
-        SELECT DISTINCT blob_id FROM blob_uses
-        WHERE conversation_id = CAST(:source_id AS uuid) AND seq <= :through_seq
-        """
-)
-_UNCHANGED = """
-    FROM unnest(
-        CAST(:refs AS text[]), CAST(:contents AS uuid[]), CAST(:keys AS text[]),
-        CAST(:collected AS boolean[])
-    ) AS item (ref, content_id, object_key, is_collected)
-    JOIN blobs source ON source.conversation_id = CAST(:source_id AS uuid)
-        AND source.blob_id = item.ref AND source.content_id = item.content_id
-        AND (source.collected_at IS NOT NULL) = item.is_collected
-"""
+_USED = f"""{_from("blobs")} AND source.blob_id IN (
+        SELECT blob_id FROM blob_uses WHERE conversation_id = CAST(:source_id AS uuid)
+            AND seq > :after_seq AND seq <= :through_seq
+    ) ON CONFLICT DO NOTHING"""
 _CHUNKS = """
     FROM copied
     JOIN blob_chunks source ON source.conversation_id = CAST(:source_id AS uuid)
@@ -135,12 +123,20 @@ _CHUNKS = """
 COPY_BLOBS = Statement(
     f"""
         WITH copied AS (
-            {_copied("blobs", _UNCHANGED, object_key="item.object_key")}
-            RETURNING content_id
+            {_copied("blobs", _USED)}
+            RETURNING content_id, object_key, collected_at
         ), chunks AS ({_copied("blob_chunks", _CHUNKS)})
-        SELECT count(*) AS copied FROM copied
+        SELECT content_id, object_key FROM copied
+        WHERE object_key IS NOT NULL AND collected_at IS NULL
         """,
     is_long=True,
+)
+SET_OBJECT_KEYS = Statement(
+    """
+        UPDATE blobs SET object_key = item.copy
+        FROM unnest(CAST(:keys AS text[]), CAST(:copies AS text[])) AS item (object_key, copy)
+        WHERE blobs.conversation_id = CAST(:fork_id AS uuid) AND blobs.object_key = item.object_key
+        """
 )
 # Of compactions a fork has those that were not undone, up to the one that it shows. That one is
 # copied as well if it is undone meanwhile.
@@ -154,22 +150,6 @@ COPIES = {
     table: Statement(_copied(table, f"{_from(table)} AND {rows}"), is_long=True)
     for table, rows in _ROWS.items()
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A fork's key and last seq, with the source, the blobs and the compaction that it copies."""
-
-    key: str
-    at_seq: int
-    source: Conversation
-    receipt: Compaction | None
-    blobs: Sequence[Blob]
-
-    @property
-    def ids(self) -> dict[str, str]:
-        """The parameters of the statements that copy."""
-        return {"source_id": self.source.conversation_id, "fork_id": self.key}
 
 
 class _SourceChanged(Exception):
@@ -201,67 +181,59 @@ class ForkService:
         public_id = public_id or self._new_id()
         text = json_text.dumps(metadata) if metadata is not None else None
         for _ in range(_MAX_ATTEMPTS):
-            try:
-                plan = await self._make_plan(tenant_id, conversation_id, public_id, at_seq)
-                return await self._copy(tenant_id, plan, public_id, text)
-            except _SourceChanged:
-                continue
+            async with self._database.session() as session:
+                source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            source = await self._active.updated(tenant_id, source)
+            head_seq = source.state.head_seq
+            if at_seq is not None and at_seq > head_seq:
+                raise ValidationError.at("/at_seq", f"The log's head is {head_seq}")
+            end = head_seq if at_seq is None else at_seq
+            with suppress(_SourceChanged):
+                return await self._copy(tenant_id, source, end, public_id, text)
         raise Conflict(
             f"Conversation {conversation_id} changes too fast to be forked",
             {"conversation_id": conversation_id},
         )
 
-    async def _make_plan(
-        self, tenant_id: str, conversation_id: str, public_id: str, at_seq: int | None
-    ) -> _Plan:
-        """Read the source, and copy its blobs in the object store (rule 5)."""
-        async with self._database.session() as session:
-            source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
-        source = await self._active.updated(tenant_id, source)
-        head_seq = source.state.head_seq
-        if at_seq is not None and at_seq > head_seq:
-            raise ValidationError.at("/at_seq", f"The log's head is {head_seq}")
-        at_seq = head_seq if at_seq is None else at_seq
-        async with self._database.session() as session:
-            key = await free_key(session, tenant_id, public_id)
+    async def _copy(
+        self,
+        tenant_id: str,
+        source: Conversation,
+        at_seq: int,
+        public_id: str,
+        metadata: str | None,
+    ) -> str:
+        source_id = source.conversation_id
+        async with self._database.transaction() as session:
+            key = await free_key(session, tenant_id, public_id, lock=True)
+            ids = {"source_id": source_id, "fork_id": key}
+            own = {"own_id": own_id_of(key, public_id), "metadata": metadata}
+            added = await session.session.first(ADD, tenant_id=tenant_id, **ids, **own)
+            if added is None or not added["is_there"]:
+                raise NotFound.conversation(source_id)
+            if not added["is_added"]:
+                raise _SourceChanged  # another tenant has created one with this UUID
             receipt = await self._receipt_to_copy(session, source, at_seq)
-            rows = await session.session.all(REFS, source_id=conversation_id, through_seq=at_seq)
-            refs = [row["blob_id"] for row in rows]
-            blobs = await session.blobs.find_all(conversation_id, refs)
-
-        async def copied(blob: Blob) -> Blob:
-            """Return a blob with the object key of the fork's copy."""
-            if blob.object_key is None or blob.collected_at is not None:
-                return blob
-            try:
-                copy = await self._store.copy(tenant_id, key, blob.content_id, blob.object_key)
-            except ServiceUnavailable:
-                async with self._database.session() as session:
-                    if await session.blobs.holds_content(conversation_id, blob.content_id):
-                        raise
-                raise _SourceChanged from None
-            return replace(blob, object_key=copy)
-
-        copies = await for_each(blobs, copied, COPIES_AT_ONCE)
-        return _Plan(key, at_seq, source, receipt, copies)
+            objects = await _copy_rows(session.session, ids, at_seq, receipt)
+            await self._copy_objects(session, tenant_id, ids, objects)
+            await self._show(session, tenant_id, key, source, at_seq, receipt)
+            await _check_agent(session, tenant_id, source)
+            # Redactions in the source wait from here on; its rows are not locked.
+            at_source = {"conversation_id": source_id}
+            await session.session.first(LOCK_REDACTIONS, **at_source)
+            version = await session.session.value(REDACTED_VERSION, **at_source)
+            if version not in (None, source.state.redacted_version):
+                raise _SourceChanged  # a copied message was redacted meanwhile
+        return key
 
     async def _receipt_to_copy(
         self, session: Repositories, source: Conversation, at_seq: int
     ) -> Compaction | None:
         """Return the newest compaction that covers no message after a seq (rule 3).
 
-        It is one of those that led to the source's view. If the fork restores the whole log, it
-        may be any that was not undone.
+        Without an active one there is none, unless the fork restores the whole log.
         """
-        if not restores_log(source.state, at_seq):
-            compaction_id = source.state.compaction_id
-            while compaction_id is not None:
-                found = await session.contexts.find_compaction(
-                    source.conversation_id, compaction_id
-                )
-                if found is None or covers_only(found.view, at_seq):
-                    return found
-                compaction_id = found.parent_id
+        if source.state.compaction_id is None and not restores_log(source.state, at_seq):
             return None
         strategy, before = self._resolver.policy_of(source).strategy, None
         while page := await session.contexts.compactions(
@@ -274,31 +246,56 @@ class ForkService:
             before = page[-1].compaction_id
         return None
 
-    async def _copy(self, tenant_id: str, plan: _Plan, public_id: str, metadata: str | None) -> str:
-        key, source = plan.key, plan.source
-        async with self._database.transaction() as session:
-            await require_free(session, tenant_id, public_id)
-            own = {"own_id": own_id_of(key, public_id), "metadata": metadata}
-            added = await session.session.first(ADD, tenant_id=tenant_id, **plan.ids, **own)
-            if added is None or not added["is_there"]:
-                raise NotFound.conversation(source.conversation_id)
-            if not added["is_added"]:
-                raise _SourceChanged  # another tenant has created one with this UUID
-            await _copy_rows(session.session, plan)
-            await self._show(session, tenant_id, plan)
-            await _check_agent(session, tenant_id, source)
-            # Redactions in the source wait from here on; its rows are not locked.
-            at_source = {"conversation_id": source.conversation_id}
-            await session.session.first(LOCK_REDACTIONS, **at_source)
-            version = await session.session.value(REDACTED_VERSION, **at_source)
-            if version not in (None, source.state.redacted_version):
-                raise _SourceChanged  # a copied message was redacted meanwhile
-        return key
+    async def _copy_objects(
+        self, session: Repositories, tenant_id: str, ids: Mapping[str, str], objects: Sequence[Any]
+    ) -> None:
+        """Copy the objects of the fork's blobs, which then refer to the copies (rule 5)."""
 
-    async def _show(self, session: Repositories, tenant_id: str, plan: _Plan) -> None:
-        """Set the state of the fork: the sums of its log, its window and its view."""
-        key, at_seq, state = plan.key, plan.at_seq, plan.source.state
-        await set_head(session, key, head_at(plan.source, at_seq))
+        async def copied(row: Any) -> str:
+            content_id = str(row["content_id"])
+            try:
+                return await self._store.copy(
+                    tenant_id, ids["fork_id"], content_id, row["object_key"]
+                )
+            except ServiceUnavailable:
+                async with self._database.session() as other:
+                    if await other.blobs.holds_content(ids["source_id"], content_id):
+                        raise
+                raise _SourceChanged from None
+
+        if objects:
+            copies = await for_each(objects, copied, COPIES_AT_ONCE)
+            keys = [row["object_key"] for row in objects]
+            await session.session.run(
+                SET_OBJECT_KEYS, fork_id=ids["fork_id"], keys=keys, copies=copies
+            )
+
+    async def _show(
+        self,
+        session: Repositories,
+        tenant_id: str,
+        key: str,
+        source: Conversation,
+        at_seq: int,
+        receipt: Compaction | None,
+    ) -> None:
+        """Set the state of the fork: the sums of its log, its window and its view.
+
+        When a compaction is tried again holds for all of a log.
+        """
+        state = source.state
+        head = {
+            **dict.fromkeys(("open_calls", "open_seqs", "provider_calls"), ()),
+            **{"counter": source.counter, "head_seq": at_seq, "group_seq": 1},
+            "is_answering": False,
+            "resume_at": state.resume_at_tokens if at_seq == state.head_seq else 0,
+            "promoted": list(state.promoted),
+            "promoted_turn": state.promoted_turn,
+            "window_seconds": state.window_seconds,
+            "cleared_at": state.cleared_at,
+            "cleared_seq": min(state.cleared_seq, at_seq),
+        }
+        await set_head(session, key, head)
         window = window_at(state, at_seq, self._active.now())
         oldest_at, mentions = state.oldest_at, state.mentions
         if (at_seq, window) != (state.head_seq, state.window):
@@ -309,40 +306,35 @@ class ForkService:
             spans = spans_through(window.spans, at_seq)
             mentions = tuple(sorted(await session.windows.mentions_in(key, spans)))
         kept: set[int] = set()
-        if plan.receipt is not None:
+        if receipt is not None:
             # Those that the source keeps, if the compaction is active there, and all pins.
-            is_active = state.compaction_id == plan.receipt.compaction_id
-            kept.update(state.kept_seqs if is_active else kept_seqs(plan.receipt.view))
+            is_active = state.compaction_id == receipt.compaction_id
+            kept.update(state.kept_seqs if is_active else kept_seqs(receipt.view))
             kept.update(item.seq for item in await session.log.pinned(key))
         through = tuple(sorted(seq for seq in kept if seq <= at_seq))
-        shown = Shown(window, oldest_at, mentions, plan.receipt, through)
+        shown = Shown(window, oldest_at, mentions, receipt, through)
         await show(session, self._resolver, tenant_id, key, shown)
 
 
-async def _copy_rows(session: Session, plan: _Plan) -> None:
-    for start in range(0, len(plan.blobs), BATCH_BLOBS):
-        batch = plan.blobs[start : start + BATCH_BLOBS]
-        copied = await session.value(
-            COPY_BLOBS,
-            **plan.ids,
-            refs=[blob.id for blob in batch],
-            contents=[blob.content_id for blob in batch],
-            keys=[blob.object_key for blob in batch],
-            collected=[blob.collected_at is not None for blob in batch],
-        )
-        if copied < len(batch):
-            raise _SourceChanged  # a blob was collected, or stored again
+async def _copy_rows(
+    session: Session, ids: Mapping[str, str], at_seq: int, receipt: Compaction | None
+) -> Sequence[Any]:
+    """Copy the rows up to a seq, and return the blobs that are in an object store."""
     for table in ("pins", "redactions", "blob_uses"):
-        await session.run(COPIES[table], **plan.ids, through_seq=plan.at_seq)
-    if (receipt := plan.receipt) is not None:
+        await session.run(COPIES[table], **ids, through_seq=at_seq)
+    if receipt is not None:
         last = {"compaction_id": receipt.compaction_id, "created_at": receipt.created_at}
-        await session.run(COPIES["compactions"], **plan.ids, through_seq=plan.at_seq, **last)
-    count = 0
-    for after in range(0, plan.at_seq, BATCH_MESSAGES):
-        seqs = {"after_seq": after, "through_seq": min(after + BATCH_MESSAGES, plan.at_seq)}
-        count += await session.run(COPIES["messages"], **plan.ids, **seqs)
-    if count < plan.at_seq:
-        raise NotFound.conversation(plan.source.conversation_id)
+        await session.run(COPIES["compactions"], **ids, through_seq=at_seq, **last)
+    objects: list[Any] = []
+    batches = [
+        {"after_seq": after, "through_seq": min(after + BATCH_MESSAGES, at_seq)}
+        for after in range(0, at_seq, BATCH_MESSAGES)
+    ]
+    for seqs in batches:
+        objects += await session.all(COPY_BLOBS, **ids, **seqs)
+    if sum([await session.run(COPIES["messages"], **ids, **seqs) for seqs in batches]) < at_seq:
+        raise NotFound.conversation(ids["source_id"])
+    return objects
 
 
 async def _check_agent(session: Repositories, tenant_id: str, source: Conversation) -> None:
@@ -363,26 +355,6 @@ async def _check_agent(session: Repositories, tenant_id: str, source: Conversati
 def restores_log(state: ConversationState, at_seq: int) -> bool:
     """Return whether a fork at a seq restores the whole log into its window (rule 2)."""
     return 0 < at_seq < state.head_seq and not spans_through(state.window.spans, at_seq)
-
-
-def head_at(source: Conversation, at_seq: int) -> dict[str, Any]:
-    """Return the head of a fork at a seq; when compaction is tried again holds for all of a log."""
-    state = source.state
-    return {
-        "counter": source.counter,
-        "head_seq": at_seq,
-        "open_calls": [],
-        "open_seqs": [],
-        "group_seq": 1,
-        "provider_calls": [],
-        "is_answering": False,
-        "resume_at": state.resume_at_tokens if at_seq == state.head_seq else 0,
-        "promoted": list(state.promoted),
-        "promoted_turn": state.promoted_turn,
-        "window_seconds": state.window_seconds,
-        "cleared_at": state.cleared_at,
-        "cleared_seq": min(state.cleared_seq, at_seq),
-    }
 
 
 def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWindow:

@@ -1,4 +1,4 @@
-"""Snapshots in PostgreSQL: a row each, with its parts.
+"""Snapshots: records of active windows that can be read, exported and restored; a row each.
 
 A transaction that adds a part holds a key-share lock on the head of its conversation, so that a
 deletion, which locks the head, leaves no part behind [log.delete-everything].
@@ -7,17 +7,73 @@ deletion, which locks the head, leaves no part behind [log.delete-everything].
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from app.common import json_text
+from app.common.answers import answer
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.snapshot_removal import DELETE_PARTS
-from app.conversations.view import Span
-from app.database.connections import Repository, Statement
+from app.conversations.view import Span, count_in
+from app.database.connections import Session, Statement
 from app.database.sql import bounded, fields_of, insert, lengths, limits, page_of, read
 from app.database.tables import NOT_EXPIRED, TABLES
-from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class SnapshotModel:
+    """The model of a conversation in a snapshot."""
+
+    conversation_id: str
+    """The conversation."""
+    model: str
+    """The model that its payloads were built for, its own or an inherited one."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot without its messages; its conversations have their public ids."""
+
+    session_id: str
+    """Id of the snapshot."""
+    timestamp: datetime
+    """When it was saved."""
+    description: str | None
+    """The purpose of the snapshot."""
+    summary: str
+    """A few sentences on what was accomplished, decided and left unfinished; `(summary
+    generation failed)` if the model failed."""
+    message_count: int
+    """The number of messages."""
+    window_start: datetime
+    """Start of the window: the last clear or the rolling window, else the time of the first
+    message."""
+    window_end: datetime
+    """End of the window."""
+    agent_id: str | None
+    """The agent whose conversations were saved, or of the conversation."""
+    conversation_ids: tuple[str, ...]
+    """The conversations that it has messages of."""
+    models: tuple[SnapshotModel, ...] = ()
+    """The models of its conversations, without those that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """The messages of one conversation in a snapshot: ascending spans of seqs, each with an end."""
+
+    conversation_id: str
+    public_id: str
+    spans: tuple[Span, ...]
+
+    @property
+    def message_count(self) -> int:
+        """The number of messages."""
+        return count_in(self.spans)
+
 
 LOCK_CONVERSATION = Statement(
     f"""
@@ -47,17 +103,19 @@ ADD = Statement(
         SELECT session_id FROM added
         """
 )
-
 _READ = (*TABLES["snapshots"].without("tenant_id", "created_at"),)
-_COLUMNS = f"{', '.join(_READ)}, created_at AS timestamp"
+_ROWS = f"""
+    SELECT {", ".join(_READ)}, created_at AS timestamp
+    FROM snapshots s WHERE s.tenant_id = :tenant_id
+"""
+_PUBLIC_ID = "coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id"
 
 
-def _with_ids(rows: str) -> str:
+def _with_ids(where: str) -> str:
     """Return a query for these snapshots of a tenant, with the ids of their conversations."""
     return f"""
-        WITH page AS MATERIALIZED ({rows}), parts AS MATERIALIZED (
-            SELECT p.session_id, c.created_at, c.conversation_id,
-                coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
+        WITH page AS MATERIALIZED ({_ROWS} AND {where}), parts AS MATERIALIZED (
+            SELECT p.session_id, c.created_at, c.conversation_id, {_PUBLIC_ID}
             FROM snapshot_parts p
             JOIN conversations c ON c.conversation_id = p.conversation_id
             WHERE p.tenant_id = :tenant_id
@@ -71,71 +129,35 @@ def _with_ids(rows: str) -> str:
     """
 
 
-FIND = Statement(
-    _with_ids(
-        f"""
-            SELECT {_COLUMNS} FROM snapshots s
-            WHERE s.tenant_id = :tenant_id AND s.session_id = :session_id
-        """
+FIND = Statement(_with_ids("s.session_id = :session_id"))
+LIST = Statement(
+    bounded(
+        _with_ids(
+            """
+            (CAST(:before AS timestamptz) IS NULL OR (s.created_at, s.session_id)
+                < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
+            AND (:agent_id IS NULL OR s.agent_id = :agent_id)
+            AND (:conversation_id IS NULL OR s.session_id = ANY (ARRAY(
+                SELECT session_id FROM snapshot_parts WHERE conversation_id = :conversation_id
+            )))
+            ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit
+            """
+        ),
+        (*_READ, "timestamp", "conversation_ids"),
+        lengths("description", "summary", "models")
+        | {"conversation_ids": "octet_length(CAST(conversation_ids AS text))"},
+        "timestamp DESC, session_id DESC",
     )
 )
-_BEFORE = """
-    (CAST(:before AS timestamptz) IS NULL OR (s.created_at, s.session_id)
-        < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
-    ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit
-"""
-
-
-def _list(source: str) -> Statement:
-    """Return a statement for a page of snapshots; `source` is the text from FROM on."""
-    ids = {"conversation_ids": "octet_length(CAST(conversation_ids AS text))"}
-    large = lengths("description", "summary", "models") | ids
-    rows = _with_ids(f"SELECT {_COLUMNS} {source} AND {_BEFORE}")
-    columns = (*_READ, "timestamp", "conversation_ids")
-    return Statement(bounded(rows, columns, large, "timestamp DESC, session_id DESC"))
-
-
-_OF_TENANT = "FROM snapshots s WHERE s.tenant_id = :tenant_id"
-LIST = _list(_OF_TENANT)
-LIST_OF_AGENT = _list(f"{_OF_TENANT} AND s.agent_id = :agent_id")
-LIST_OF_CONVERSATION = _list(
-    """
-        FROM snapshots s
-        WHERE s.tenant_id = :tenant_id
-            AND s.session_id = ANY (ARRAY(
-                SELECT session_id FROM snapshot_parts
-                WHERE conversation_id = :conversation_id
-            ))
-            AND (:agent_id IS NULL OR s.agent_id = :agent_id)
-    """
-)
 PARTS = Statement(
-    """
-        SELECT p.conversation_id, p.spans,
-            coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
+    f"""
+        SELECT p.conversation_id, p.spans, {_PUBLIC_ID}
         FROM snapshot_parts p
         JOIN conversations c ON c.conversation_id = p.conversation_id
         WHERE p.tenant_id = :tenant_id AND p.session_id = :session_id
         ORDER BY c.created_at, c.conversation_id
         """
 )
-SEQS_OF = Statement(
-    """
-        SELECT message_id, seq FROM messages
-        WHERE conversation_id = :conversation_id AND message_id = ANY (CAST(:ids AS text[]))
-        """
-)
-CALLS_IN = Statement(
-    """
-        SELECT DISTINCT used.call_id
-        FROM unnest(:starts, :ends) AS span (start, past)
-        JOIN messages m ON m.conversation_id = :conversation_id
-            AND m.seq >= span.start AND m.seq < span.past
-            AND m.role = 'assistant' AND m.call_ids IS NOT NULL
-        CROSS JOIN LATERAL json_array_elements_text(CAST(m.call_ids AS json)) AS used (call_id)
-        """
-)
-
 REMOVE = Statement(
     f"""
         WITH deleted AS (
@@ -146,99 +168,79 @@ REMOVE = Statement(
 )
 
 
-class SnapshotRepository(Repository):
-    """Statements on snapshots."""
+async def lock_conversations(
+    session: Session, tenant_id: str, conversation_ids: Sequence[str]
+) -> dict[str, int]:
+    """Lock conversations against deletion and redaction in this transaction.
 
-    async def lock_conversations(
-        self, tenant_id: str, conversation_ids: Sequence[str]
-    ) -> dict[str, int]:
-        """Lock conversations against deletion and redaction in this transaction.
+    Returns those that exist, each with the view version of its last redaction.
+    """
+    versions = {}
+    for each in sorted(conversation_ids):  # one order, so that locks cannot deadlock
+        row = await session.first(LOCK_CONVERSATION, tenant_id=tenant_id, conversation_id=each)
+        if row is not None:
+            versions[each] = row["redacted_version"]
+    return versions
 
-        Returns those that exist, each with the view version of its last redaction.
-        """
-        versions = {}
-        for each in sorted(conversation_ids):  # one order, so that locks cannot deadlock
-            row = await self._session.first(
-                LOCK_CONVERSATION, tenant_id=tenant_id, conversation_id=each
-            )
-            if row is not None:
-                versions[each] = row["redacted_version"]
-        return versions
 
-    async def add(
-        self,
-        tenant_id: str,
-        snapshot: Snapshot,
-        parts: Sequence[SnapshotPart],
-    ) -> bool:
-        """Store a snapshot; return False for a used id."""
-        row = await self._session.first(
-            ADD,
-            tenant_id=tenant_id,
-            **fields_of(snapshot)
-            | {"models": json_text.dumps({it.conversation_id: it.model for it in snapshot.models})},
-            parts=json_text.dumps(
-                [
-                    {
-                        "id": part.conversation_id,
-                        "spans": [edge for it in part.spans for edge in (it.start, it.end)],
-                        "count": part.message_count,
-                    }
-                    for part in parts
-                ]
-            ),
+async def add_snapshot(
+    session: Session, tenant_id: str, snapshot: Snapshot, parts: Sequence[SnapshotPart]
+) -> bool:
+    """Store a snapshot; return False for a used id."""
+    models = json_text.dumps({item.conversation_id: item.model for item in snapshot.models})
+    rows = [
+        {
+            "id": part.conversation_id,
+            "spans": [edge for span in part.spans for edge in (span.start, span.end)],
+            "count": part.message_count,
+        }
+        for part in parts
+    ]
+    own = fields_of(snapshot) | {"models": models, "parts": json_text.dumps(rows)}
+    return await session.value(ADD, tenant_id=tenant_id, **own) is not None
+
+
+async def find_snapshot(session: Session, tenant_id: str, session_id: str) -> Snapshot | None:
+    """Return a snapshot without its messages, or None."""
+    row = await session.first(FIND, tenant_id=tenant_id, session_id=session_id)
+    return _snapshot_from(row) if row is not None else None
+
+
+async def parts_of(session: Session, tenant_id: str, session_id: str) -> list[SnapshotPart]:
+    """Return the parts of a snapshot, the oldest conversation first."""
+    rows = await session.all(PARTS, tenant_id=tenant_id, session_id=session_id)
+    return [
+        SnapshotPart(
+            str(row["conversation_id"]),
+            row["public_id"],
+            tuple(map(Span, row["spans"][::2], row["spans"][1::2])),
         )
-        return row is not None
+        for row in rows
+    ]
 
-    async def find(self, tenant_id: str, session_id: str) -> Snapshot | None:
-        """Return a snapshot without its messages, or None."""
-        row = await self._session.first(FIND, tenant_id=tenant_id, session_id=session_id)
-        return _snapshot_from(row) if row is not None else None
 
-    async def page(
-        self,
-        tenant_id: str,
-        agent_id: str | None,
-        conversation_id: str | None,
-        limit: int,
-        before: tuple[datetime, str] | None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[Snapshot]:
-        """Return a page, newest first, after the time and id in `before`."""
-        statement = LIST if agent_id is None else LIST_OF_AGENT
-        if conversation_id is not None:
-            statement = LIST_OF_CONVERSATION
-        before_time, before_id = before or (None, None)
-        rows = await self._session.all(
-            statement,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            conversation_id=conversation_id,
-            before=before_time,
-            before_id=before_id,
-            **limits(limit, bound),
-        )
-        return page_of(rows, _snapshot_from)
+async def page_of_snapshots(
+    session: Session,
+    tenant_id: str,
+    limit: int,
+    before: tuple[datetime, str] | None,
+    bound: Bound = UNBOUNDED,
+    **filters: str | None,
+) -> Page[Snapshot]:
+    """Return a page, newest first, after the time and id in `before`.
 
-    async def parts(self, tenant_id: str, session_id: str) -> list[SnapshotPart]:
-        """Return the parts of a snapshot, the oldest conversation first."""
-        rows = await self._session.all(PARTS, tenant_id=tenant_id, session_id=session_id)
-        return [
-            SnapshotPart(str(row["conversation_id"]), row["public_id"], _spans(row["spans"]))
-            for row in rows
-        ]
+    The filters are `agent_id` and `conversation_id`, None for all.
+    """
+    at, id = before or (None, None)
+    start = {"tenant_id": tenant_id, "before": at, "before_id": id}
+    return page_of(
+        await session.all(LIST, **start, **filters, **limits(limit, bound)), _snapshot_from
+    )
 
 
 def _snapshot_from(row: Any) -> Snapshot:
     ids: Sequence[str] = row["conversation_ids"]
     # Models of deleted conversations are left out.
     models: dict[str, str] = json_text.loads(row["models"])
-    return read(
-        Snapshot,
-        row,
-        models=tuple(SnapshotModel(each, models[each]) for each in ids if each in models),
-    )
-
-
-def _spans(edges: Sequence[int]) -> tuple[Span, ...]:
-    return tuple(map(Span, edges[::2], edges[1::2]))
+    named = tuple(SnapshotModel(each, models[each]) for each in ids if each in models)
+    return read(Snapshot, row, models=named)

@@ -10,52 +10,65 @@
    than a batch or has several formats.
 4. The next build of a conversation with new copies starts an epoch [epochs.reasons] and replays no
    reasoning that was bound to the source's prefix [reasoning.unchanged-prefix].
-5. An import is restored before there is a snapshot of it: into a new conversation for each of the
-   file's, under the same id if that is free. One whose log has all the messages is not copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
 from app.common import json_text
 from app.common.answers import answer
-from app.common.errors import Conflict, NotFound, ValidationError
-from app.common.pages import BATCH_BYTES, Bound
+from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
+from app.common.pages import BATCH_BYTES, UNBOUNDED, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
 from app.conversations.lookup import find_key, get_conversation, lock_conversation
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
-from app.conversations.messages.stored_results import Content
-from app.conversations.schemas import ConversationCreate
-from app.conversations.service import ConversationService
+from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.view import Span, count_in, minus, spans_of, spans_through
 from app.conversations.windows.service import ActiveWindows
+from app.database.connections import Statement
 from app.database.sql import edges
 from app.formats.message import FormatName
-from app.repositories import Repositories
+from app.repositories import Database, Repositories
 from app.snapshots.copies import (
     SourceMessage,
     copy_id,
     copy_of,
+    entry_of,
     pending_calls,
     renamed_calls,
     source_of,
     with_results_as_text,
 )
-from app.snapshots.reading import SnapshotReader
-from app.snapshots.repository import CALLS_IN, SEQS_OF
-from app.snapshots.snapshot import Snapshot, SnapshotPart
+from app.snapshots.repository import Snapshot, SnapshotPart
 
 MAX_BATCH_BYTES = 16 * 2**20
 """The maximum of text in one append, unless one call group alone has more."""
+PAGE_MESSAGES = 200
 _MAX_ATTEMPTS = 3
+SEQS_OF = Statement(
+    """
+        SELECT message_id, seq FROM messages
+        WHERE conversation_id = :conversation_id AND message_id = ANY (CAST(:ids AS text[]))
+        """
+)
+CALLS_IN = Statement(
+    """
+        SELECT DISTINCT used.call_id
+        FROM unnest(:starts, :ends) AS span (start, past)
+        JOIN messages m ON m.conversation_id = :conversation_id
+            AND m.seq >= span.start AND m.seq < span.past
+            AND m.role = 'assistant' AND m.call_ids IS NOT NULL
+        CROSS JOIN LATERAL json_array_elements_text(CAST(m.call_ids AS json)) AS used (call_id)
+        """
+)
 
 
 @answer()
@@ -71,6 +84,21 @@ class RestoredConversation:
     """Number of messages restored into the active window."""
     skipped: int
     """Number of messages that were active before."""
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class RestoredSnapshot:
+    """The result of a restore, in total and for each conversation."""
+
+    session_id: str
+    """Id of the snapshot."""
+    restored: int
+    """Number of messages restored into active windows."""
+    skipped: int
+    """Number of messages that were active before."""
+    conversations: list[RestoredConversation]
+    """The results by conversation."""
 
 
 @dataclass(slots=True)
@@ -92,17 +120,41 @@ class _Target:
 
 @dataclass(eq=False, repr=False)
 class RestoreService:
-    """Restores the messages of snapshots into active windows."""
+    """Reads the messages of snapshots, and restores them into active windows."""
 
-    _reader: SnapshotReader
+    _database: Database
+    _outputs: StoredResults
     _active: ActiveWindows
     _log: LogService
-    _conversations: ConversationService
     _default_model: str | None
     _max_messages: int
 
-    def __post_init__(self) -> None:
-        self._database = self._reader.database
+    async def entries(
+        self, part: SnapshotPart, content: Content, bound: Bound = UNBOUNDED
+    ) -> AsyncGenerator[list[bytes]]:
+        """Yield the messages of a part as JSON, a page at a time.
+
+        No session is open between pages. Raises ServiceUnavailable if a message was deleted.
+        """
+        for span in part.spans:
+            next_seq = span.start
+            while next_seq < span.end:
+                async with self._database.session() as session:
+                    page = await session.log.page(
+                        part.conversation_id, next_seq - 1, span.end, "asc", PAGE_MESSAGES, bound
+                    )
+                seqs = [message.seq for message in page]
+                if not seqs or seqs != list(range(next_seq, next_seq + len(seqs))):
+                    raise changed_meanwhile()
+                next_seq += len(seqs)
+                while page:
+                    batch = await self._outputs.originals(
+                        part.conversation_id, page, content, bound
+                    )
+                    del page[: len(batch)]
+                    entries = [_entry(original, part.public_id) for original in batch]
+                    batch.clear()
+                    yield entries
 
     async def restore(
         self,
@@ -110,16 +162,22 @@ class RestoreService:
         snapshot: Snapshot,
         parts: Sequence[SnapshotPart],
         target: str | None,
-    ) -> list[RestoredConversation]:
+    ) -> RestoredSnapshot:
         """Restore all conversations of a snapshot, or its only one into the one with this id.
 
-        Raises NotFound for an unknown target, ValidationError for several conversations and one
-        target, Conflict for too many concurrent writes to a target.
+        Messages that are active there are skipped. Raises NotFound for an unknown target,
+        ValidationError for several conversations and one target, Conflict for too many concurrent
+        writes to a target.
         """
-        target_key = await self._known_key(tenant_id, target) if target is not None else None
-        if target_key is not None and len(snapshot.conversation_ids) > 1:
-            detail = "The snapshot has several conversations, which cannot be restored into one"
-            raise ValidationError.at("/conversation_id", detail)
+        target_key = None
+        if target is not None:
+            async with self._database.session() as session:
+                target_key = await find_key(session, tenant_id, target)
+            if target_key is None:
+                raise NotFound.conversation(target)
+            if len(snapshot.conversation_ids) > 1:
+                detail = "The snapshot has several conversations, which cannot be restored into one"
+                raise ValidationError.at("/conversation_id", detail)
         done = []
         for part in parts:
             key = target_key or part.conversation_id
@@ -130,31 +188,31 @@ class RestoreService:
                 filled.messages = part.message_count
             else:
                 state = (await self._active.updated(tenant_id, conversation)).state
-                spans = spans_through(state.window.spans, state.head_seq)
+                spans = edges(spans_through(state.window.spans, state.head_seq))
                 async with self._database.session() as session:
-                    rows = await session.session.all(CALLS_IN, conversation_id=key, **edges(spans))
+                    rows = await session.session.all(CALLS_IN, conversation_id=key, **spans)
                 filled.used_calls = frozenset(row["call_id"] for row in rows)
                 await self._copy(tenant_id, snapshot, part, filled)
-            skipped = filled.messages - filled.restored
-            counts = {"restored": filled.restored, "skipped": skipped}
+            counts = {
+                "restored": filled.restored,
+                "skipped": filled.messages - filled.restored,
+            }
             event = json_text.dumps({"session_id": snapshot.session_id, **counts})
             async with self._database.session() as session:
                 await session.events.add(key, EventType.RESTORED, event)
             done.append(RestoredConversation(filled.public_id, part.public_id, **counts))
-        return done
+        return RestoredSnapshot(
+            snapshot.session_id,
+            sum(item.restored for item in done),
+            sum(item.skipped for item in done),
+            done,
+        )
 
     # --- targets ----------------------------------------------------------------------------
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
             return await get_conversation(session, tenant_id, conversation_id, self._default_model)
-
-    async def _known_key(self, tenant_id: str, public_id: str) -> str:
-        async with self._database.session() as session:
-            key = await find_key(session, tenant_id, public_id)
-        if key is None:
-            raise NotFound.conversation(public_id)
-        return key
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]
@@ -170,46 +228,16 @@ class RestoreService:
                 await self._active.restore(session, conversation, outside)
         return outside
 
-    # --- imports ----------------------------------------------------------------------------
+    # --- copying --------------------------------------------------------------------------
 
-    async def add_part(
-        self,
-        tenant_id: str,
-        public_id: str,
-        sources: Sequence[SourceMessage],
-        new: ConversationCreate,
-        created: list[str],
-    ) -> SnapshotPart:
-        """Return where messages of a file are in logs, after appending them if need be (rule 5).
-
-        The key of a new conversation is added to `created` before anything is appended.
-        """
-        async with self._database.session() as session:
-            known_key = await find_key(session, tenant_id, public_id)
-            if known_key is not None:
-                seqs = await self._seqs_of(session, known_key, [source.id for source in sources])
-                if len(seqs) == len(sources):
-                    return SnapshotPart(known_key, public_id, tuple(spans_of(seqs.values())))
-                new = new.model_copy(update={"conversation_id": None})
-        conversation = await self._conversations.create(tenant_id, new)
-        key = conversation.conversation_id
-        created.append(key)
+    async def append(self, tenant_id: str, key: str, sources: Sequence[SourceMessage]) -> None:
+        """Append the messages of an import to its new conversation."""
         async for batch in in_batches(_each(sources), self._max_messages, MAX_BATCH_BYTES):
             messages = [(source.format, source.as_appended()) for source in batch]
             await self._append_runs(tenant_id, key, messages, applies_compactions=True)
-        head_seq = (await self._find(tenant_id, key)).state.head_seq
-        return SnapshotPart(key, conversation.public_id, (Span(1, head_seq + 1),))
-
-    async def remove(self, tenant_id: str, created: Sequence[str]) -> None:
-        """Delete the conversations that a failed import has created."""
-        for key in created:
-            with suppress(NotFound):  # deleted meanwhile
-                await self._conversations.remove(tenant_id, key)
-
-    # --- copying --------------------------------------------------------------------------
 
     async def _sources(self, part: SnapshotPart) -> AsyncIterator[SourceMessage]:
-        async with aclosing(self._reader.entries(part, Content.FULL, Bound(BATCH_BYTES))) as pages:
+        async with aclosing(self.entries(part, Content.FULL, Bound(BATCH_BYTES))) as pages:
             async for page in pages:
                 for entry in page:
                     yield source_of(json_text.loads(entry), len(entry))
@@ -256,13 +284,9 @@ class RestoreService:
         """Return the seqs of those copies that the target's log has (rule 2)."""
         names = {id: source.ids_in(target.public_id, id) for id, source in copies.items()}
         async with self._database.session() as session:
-            seqs = await self._seqs_of(session, target.key, chain(*names.values()))
+            seqs = await seqs_of(session, target.key, chain(*names.values()))
         found = {id: [seqs[name] for name in own if name in seqs] for id, own in names.items()}
         return {id: own for id, own in found.items() if own}
-
-    async def _seqs_of(self, session: Repositories, key: str, ids: Iterable[str]) -> dict[str, int]:
-        rows = await session.session.all(SEQS_OF, conversation_id=key, ids=list(ids))
-        return {row["message_id"]: row["seq"] for row in rows}
 
     async def _append(
         self,
@@ -310,6 +334,12 @@ class RestoreService:
                 await self._log.append(tenant_id, key, append)
 
 
+async def seqs_of(session: Repositories, key: str, ids: Iterable[str]) -> dict[str, int]:
+    """Return the seqs of those of these messages that a log has, by their ids."""
+    rows = await session.session.all(SEQS_OF, conversation_id=key, ids=list(ids))
+    return {row["message_id"]: row["seq"] for row in rows}
+
+
 async def _each(sources: Iterable[SourceMessage]) -> AsyncIterator[SourceMessage]:
     for source in sources:
         yield source
@@ -332,3 +362,23 @@ async def in_batches(
         group.append(source)
     if batch or group:
         yield batch + group
+
+
+def _entry(original: Original, public_id: str) -> bytes:
+    message, ref = original.message, original.message.output_ref
+    own = {
+        "id": message.id,
+        "conversation_id": public_id,
+        "seq": message.seq,
+        "format": message.format,
+        "created_at": message.created_at.isoformat(),
+        "output_ref": asdict(ref) if ref is not None else None,
+        "content_truncated": original.is_truncated,
+        "content_collected": original.is_collected,
+    }
+    return json_text.dump_stored(entry_of(original.raw_message, own))
+
+
+def changed_meanwhile() -> ServiceUnavailable:
+    """Return the error of a read that misses messages."""
+    return ServiceUnavailable("The snapshot changed while it was read", {"reason": "changed"})

@@ -22,22 +22,26 @@ from app.conversations.schemas import ConversationCreate, ShownConversation
 from app.http import cursors
 from app.http.bodies import Json, dump, require_small_messages, require_uncoded
 from app.http.cursors import Deleted
-from app.http.dependencies import (
+from app.http.errors import problems_of, validated
+from app.http.fields import UUID, AgentId, ConversationId
+from app.http.routing import (
     AgentPath,
     ConversationPath,
     Cursor,
     Limit,
+    WireRoute,
     by_caller,
+    large,
     page_bound,
+    paged,
     path_of,
     public_id_of,
     services,
     tenant_of,
 )
-from app.http.errors import problems_of, validated
-from app.http.fields import UUID, AgentId, ConversationId
-from app.http.routing import WireRoute, large, paged
 from app.snapshots.exports import MEDIA_TYPE
+from app.snapshots.repository import Snapshot
+from app.snapshots.restores import RestoredSnapshot
 from app.snapshots.schemas import (
     ForkRequest,
     SnapshotFile,
@@ -46,8 +50,6 @@ from app.snapshots.schemas import (
     SnapshotRestore,
     SnapshotSave,
 )
-from app.snapshots.service import Restored
-from app.snapshots.snapshot import Snapshot
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
@@ -213,7 +215,7 @@ async def delete_snapshot(request: Request, session_id: SessionPath) -> Deleted:
 @large
 async def restore_snapshot(
     request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
-) -> Restored:
+) -> RestoredSnapshot:
     """Restore the messages into their own active windows, or copy them to another conversation.
 
     Messages that are active are skipped, so that a second restore changes nothing. Copies have new

@@ -23,7 +23,7 @@ from app.http.fields import (
     Time,
     examples,
 )
-from app.snapshots.snapshot import Snapshot
+from app.snapshots.repository import Snapshot
 
 MAX_DESCRIPTION = 10_000
 MAX_IMPORTED = 50_000

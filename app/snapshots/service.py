@@ -8,54 +8,48 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from app.blobs.offloading import OffloadRules
-from app.common.answers import answer
 from app.common.errors import Conflict, NotFound, UnpairedToolResult, ValidationError
 from app.common.ids import keys_of
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.common.texts import sendable
 from app.conversations.conversation import Agent, Conversation
 from app.conversations.lookup import find_key, get_agent
-from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.redactions import REDACTED_SUMMARY
-from app.conversations.messages.row import NO_CALLS, batch_shape
+from app.conversations.messages.row import NO_CALLS, Calls, batch_shape
 from app.conversations.messages.stored_results import Content
 from app.conversations.schemas import ConversationCreate
+from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.snapshot_removal import REMOVED_SUMMARY
-from app.conversations.view import spans_through
+from app.conversations.view import Span, spans_of, spans_through
 from app.conversations.windows.active_window import marker_of
 from app.conversations.windows.service import ActiveWindows
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
 from app.snapshots.copies import SourceMessage, source_of, without_ref
-from app.snapshots.reading import SnapshotReader, changed_meanwhile
-from app.snapshots.repository import REMOVE
-from app.snapshots.restores import RestoredConversation, RestoreService
+from app.snapshots.repository import (
+    REMOVE,
+    Snapshot,
+    SnapshotModel,
+    SnapshotPart,
+    add_snapshot,
+    find_snapshot,
+    lock_conversations,
+    page_of_snapshots,
+    parts_of,
+)
+from app.snapshots.restores import RestoredSnapshot, RestoreService, changed_meanwhile, seqs_of
 from app.snapshots.schemas import SnapshotImport
-from app.snapshots.snapshot import Snapshot, SnapshotModel, SnapshotPart
 from app.snapshots.summaries import SnapshotSummaries, SnapshotWindow
 
 _NO_OFFLOADING = OffloadRules(ToolOutputPolicy(enabled=False))
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """The result of a restore, in total and for each conversation."""
-
-    session_id: str
-    """Id of the snapshot."""
-    restored: int
-    """Number of messages restored into active windows."""
-    skipped: int
-    """Number of messages that were active before."""
-    conversations: list[RestoredConversation]
-    """The results by conversation."""
 
 
 @dataclass(eq=False, repr=False)
@@ -66,7 +60,7 @@ class SnapshotService:
     _resolver: SettingsResolver
     _summaries: SnapshotSummaries
     _restores: RestoreService
-    _reader: SnapshotReader
+    _conversations: ConversationService
     _active: ActiveWindows
     _new_id: Callable[[], str]
 
@@ -147,7 +141,7 @@ class SnapshotService:
             if agent is not None:  # the lock orders this transaction and a deletion of the agent
                 await get_agent(session, tenant_id, agent.agent_id, lock=True)
             ids = [window.part.conversation_id for window in windows]
-            existing = await session.snapshots.lock_conversations(tenant_id, ids)
+            existing = await lock_conversations(session.session, tenant_id, ids)
             saved = [window for window in windows if window.part.conversation_id in existing]
             if not saved:
                 raise NotFound.conversation(part.public_id)
@@ -171,13 +165,15 @@ class SnapshotService:
                 conversation_ids=tuple(public_id for public_id, _ in models),
                 models=tuple(SnapshotModel(each, model) for each, model in models if model),
             )
-            await session.snapshots.add(tenant_id, snapshot, [item.part for item in saved])
+            parts = [item.part for item in saved]
+            await add_snapshot(session.session, tenant_id, snapshot, parts)
         return snapshot
 
     async def add_import(self, tenant_id: str, file: SnapshotImport) -> Snapshot:
         """Store a downloaded snapshot: its messages in new conversations, and the snapshot of them.
 
-        Raises ValidationError for messages that an append would refuse, Conflict for a used id.
+        A conversation that has all its messages already is taken as it is. Raises ValidationError
+        for messages that an append would refuse, Conflict for a used id.
         """
         session_id = file.session_id.lower()
         if file.message_count != len(file.messages):
@@ -186,7 +182,7 @@ class SnapshotService:
         sources = await asyncio.to_thread(parse_import, file.messages)
         models = {item.conversation_id: item.model for item in file.models}
         async with self._database.session() as session:
-            if await session.snapshots.find(tenant_id, session_id) is not None:
+            if await find_snapshot(session.session, tenant_id, session_id) is not None:
                 raise _id_taken(session_id)
             agent = None
             if file.agent_id is not None:
@@ -202,46 +198,60 @@ class SnapshotService:
                     agent_id=agent.agent_id if agent is not None else None,
                     model=model if model != inherited else None,
                 )
-                parts[source_id] = await self._restores.add_part(
-                    tenant_id, source_id, messages, new, created
-                )
-            return await self._store_import(tenant_id, file, parts, models)
+                parts[source_id] = await self._add_part(tenant_id, messages, new, created)
+            snapshot = Snapshot(
+                session_id=session_id,
+                timestamp=file.timestamp,
+                description=sendable(file.description) if file.description is not None else None,
+                summary=sendable(file.summary),
+                message_count=sum(part.message_count for part in parts.values()),
+                window_start=file.window_start,
+                window_end=file.window_end,
+                agent_id=file.agent_id,
+                conversation_ids=tuple(part.public_id for part in parts.values()),
+                models=tuple(
+                    SnapshotModel(parts[id].public_id, models[id]) for id in parts if id in models
+                ),
+            )
+            async with self._database.transaction() as session:
+                keys = [part.conversation_id for part in parts.values()]
+                if len(await lock_conversations(session.session, tenant_id, keys)) < len(keys):
+                    raise Conflict("A conversation of the snapshot was deleted meanwhile")
+                if not await add_snapshot(session.session, tenant_id, snapshot, [*parts.values()]):
+                    raise _id_taken(session_id)
+            return snapshot
         except BaseException:
-            await self._restores.remove(tenant_id, created)
+            for key in created:
+                with suppress(NotFound):  # deleted meanwhile
+                    await self._conversations.remove(tenant_id, key)
             raise
 
-    async def _store_import(
+    async def _add_part(
         self,
         tenant_id: str,
-        file: SnapshotImport,
-        parts: Mapping[str, SnapshotPart],
-        models: Mapping[str, str],
-    ) -> Snapshot:
-        """Store the snapshot of a file whose messages are in these parts of logs."""
-        session_id = file.session_id.lower()
-        snapshot = Snapshot(
-            session_id=session_id,
-            timestamp=file.timestamp,
-            description=sendable(file.description) if file.description is not None else None,
-            summary=sendable(file.summary),
-            message_count=sum(part.message_count for part in parts.values()),
-            window_start=file.window_start,
-            window_end=file.window_end,
-            agent_id=file.agent_id,
-            conversation_ids=tuple(part.public_id for part in parts.values()),
-            models=tuple(
-                SnapshotModel(part.public_id, models[source_id])
-                for source_id, part in parts.items()
-                if source_id in models
-            ),
-        )
-        async with self._database.transaction() as session:
-            keys = [part.conversation_id for part in parts.values()]
-            if len(await session.snapshots.lock_conversations(tenant_id, keys)) < len(keys):
-                raise Conflict("A conversation of the snapshot was deleted meanwhile")
-            if not await session.snapshots.add(tenant_id, snapshot, list(parts.values())):
-                raise _id_taken(session_id)
-        return snapshot
+        sources: Sequence[SourceMessage],
+        new: ConversationCreate,
+        created: list[str],
+    ) -> SnapshotPart:
+        """Return where messages of a file are in logs, after appending them if need be.
+
+        The key of a new conversation is added to `created` before anything is appended.
+        """
+        public_id = new.conversation_id or ""
+        async with self._database.session() as session:
+            known_key = await find_key(session, tenant_id, public_id)
+            if known_key is not None:
+                seqs = await seqs_of(session, known_key, [source.id for source in sources])
+                if len(seqs) == len(sources):
+                    return SnapshotPart(known_key, public_id, tuple(spans_of(seqs.values())))
+                new = new.model_copy(update={"conversation_id": None})
+        conversation = await self._conversations.create(tenant_id, new)
+        key = conversation.conversation_id
+        created.append(key)
+        await self._restores.append(tenant_id, key, sources)
+        stored = await self._conversations.get(tenant_id, key)
+        end = stored.state.head_seq + 1
+        return SnapshotPart(key, conversation.public_id, (Span(1, end),))
 
     # --- reading --------------------------------------------------------------------------
 
@@ -265,7 +275,10 @@ class SnapshotService:
             if public_id is not None:
                 key = await find_key(session, tenant_id, public_id)
                 key = key or keys_of(tenant_id, public_id)[0]
-            return await session.snapshots.page(tenant_id, agent_id, key, limit, before, bound)
+            filters = {"agent_id": agent_id, "conversation_id": key}
+            return await page_of_snapshots(
+                session.session, tenant_id, limit, before, bound, **filters
+            )
 
     async def read(
         self, tenant_id: str, session_id: str, content: Content, bound: Bound = UNBOUNDED
@@ -287,7 +300,7 @@ class SnapshotService:
     ) -> AsyncGenerator[list[bytes]]:
         missing = snapshot.message_count
         for part in parts:
-            async for page in self._reader.entries(part, content, bound):
+            async for page in self._restores.entries(part, content, bound):
                 missing -= len(page)
                 yield page
         if missing:
@@ -297,20 +310,13 @@ class SnapshotService:
 
     async def restore(
         self, tenant_id: str, session_id: str, public_id: str | None = None
-    ) -> Restored:
+    ) -> RestoredSnapshot:
         """Restore the messages into their own conversations, or all into the one with this id.
 
-        Messages that are active there are skipped. Raises NotFound for an unknown snapshot or
-        conversation, ValidationError for several conversations that would go into one.
+        Raises NotFound for an unknown snapshot, and as `RestoreService.restore` does.
         """
         snapshot, parts = await self._get(tenant_id, session_id)
-        conversations = await self._restores.restore(tenant_id, snapshot, parts, public_id)
-        return Restored(
-            session_id,
-            sum(item.restored for item in conversations),
-            sum(item.skipped for item in conversations),
-            conversations,
-        )
+        return await self._restores.restore(tenant_id, snapshot, parts, public_id)
 
     async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
         """Delete a snapshot and return the rows deleted by table; raises NotFound."""
@@ -324,10 +330,10 @@ class SnapshotService:
 
     async def _get(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
         async with self._database.transaction() as session:
-            snapshot = await session.snapshots.find(tenant_id, session_id)
+            snapshot = await find_snapshot(session.session, tenant_id, session_id)
             if snapshot is None:
                 raise _no_snapshot(session_id)
-            parts = await session.snapshots.parts(tenant_id, session_id)
+            parts = await parts_of(session.session, tenant_id, session_id)
         return snapshot, parts
 
 
@@ -346,7 +352,7 @@ def parse_import(entries: Sequence[Any]) -> dict[str, list[SourceMessage]]:
     without its call.
     """
     sources: dict[str, list[SourceMessage]] = {}
-    drafts: dict[str, list[Draft]] = {}
+    calls: dict[str, tuple[Calls, int]] = {}
     ids: set[tuple[str, str]] = set()
     for index, entry in enumerate(entries):
         pointer, source = f"/messages/{index}", source_of(entry)
@@ -355,16 +361,13 @@ def parse_import(entries: Sequence[Any]) -> dict[str, list[SourceMessage]]:
         ids.add((source.conversation_id, source.id))
         sources.setdefault(source.conversation_id, []).append(source)
         message = without_ref(source.message, source.format)
-        drafts.setdefault(source.conversation_id, []).extend(
-            make_drafts(message, source.format, len, pointer, _NO_OFFLOADING)
-        )
-    for conversation in drafts.values():
-        calls = NO_CALLS
-        for index, draft in enumerate(conversation):
+        before, seq = calls.get(source.conversation_id, (NO_CALLS, 0))
+        for draft in make_drafts(message, source.format, len, pointer, _NO_OFFLOADING):
             try:
-                shape = batch_shape([draft], calls, index)
+                shape = batch_shape([draft], before, seq)
             except UnpairedToolResult as error:
-                raise ValidationError.at(draft.pointer, error.detail) from error
+                raise ValidationError.at(pointer, error.detail) from error
             assert shape is not None, "the calls are known"
-            calls = shape.after(calls, index)
+            before, seq = shape.after(before, seq), seq + 1
+        calls[source.conversation_id] = before, seq
     return sources

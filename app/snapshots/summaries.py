@@ -2,9 +2,8 @@
 
 1. A failed summary does not fail the snapshot, whose summary is `FAILED_SUMMARY` then.
 2. The summary of the active compaction replaces the messages that it covers.
-3. The first and the last messages of the windows are read, about `FIRST_MESSAGES` and
-   `LAST_MESSAGES` in whole pages, and at most `MAX_TEXT_CHARS` of each text, so that a summary
-   takes a few calls of any window.
+3. The last messages of the windows are read, about `LAST_MESSAGES` in whole pages, and at most
+   `MAX_TEXT_CHARS` of each text, so that a summary takes a few calls of any window.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.compaction.summariser import Summariser
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import LogRow
-from app.conversations.view import Span, count_in, minus, overlap, spans_of, union
+from app.conversations.view import Span, minus, overlap, spans_of, union
 from app.formats.message import File, Message, Part, Role, Text, ToolCall
 from app.repositories import Database
-from app.snapshots.snapshot import SnapshotPart
+from app.snapshots.repository import SnapshotPart
 
 FAILED_SUMMARY = "(summary generation failed)"
 """The summary of a snapshot whose summary could not be generated."""
@@ -39,8 +38,7 @@ SUMMARY_TOKENS = 400
 """The output limit, enough for four sentences in any language."""
 MIN_SUMMARY_CHARS = 2_000
 """A summary of this length is accepted for windows of any length."""
-FIRST_MESSAGES = 200
-LAST_MESSAGES = 800
+LAST_MESSAGES = 1000
 PAGE_MESSAGES = 200
 MAX_TEXT_CHARS = 800
 """Characters of each text of a message that the model reads."""
@@ -56,12 +54,12 @@ class SnapshotWindow:
     part: SnapshotPart
 
 
+@dataclass(eq=False, repr=False)
 class SnapshotSummaries:
     """Summarises windows, by a model or by extracting sentences."""
 
-    def __init__(self, database: Database, summariser: Summariser) -> None:
-        self._database = database
-        self._summariser = summariser
+    _database: Database
+    _summariser: Summariser
 
     async def of(
         self,
@@ -78,12 +76,11 @@ class SnapshotSummaries:
             chosen = self._summariser.choose_model(None, policy_model, model)
             if chosen is not None:
                 return await self._generated(tenant_id, windows, chosen)
-            pages = _pages(
-                (it.part.conversation_id, span) for it in windows for span in it.part.spans
-            )
-            opening, closing = await self._read(*pages[0]), await self._read(*pages[-1])
-            messages = sum(window.part.message_count for window in windows)
-            return extract_snapshot_summary(messages, len(windows), opening, closing)
+            parts = [window.part for window in windows]
+            pages = _pages((part.conversation_id, span) for part in parts for span in part.spans)
+            ends = await self._read(*pages[0]), await self._read(*pages[-1])
+            count = sum(part.message_count for part in parts)
+            return extract_snapshot_summary(count, len(windows), *ends)
         except (ServiceUnavailable, ValidationError) as error:
             reason = error.facts.get("reason", error.code)
             _log.warning("snapshot_summary_failed", extra={"data": {"reason": reason}})
@@ -104,40 +101,33 @@ class SnapshotSummaries:
         batch: list[Message] = []
         try:
             async for messages in self._messages(windows):
-                if batch:
+                if len(batch) >= PAGE_MESSAGES:
                     made = await self._summariser.summarise(task, batch, is_end=False)
-                    task = replace(task, previous=made.text)
-                batch = messages
+                    task, batch = replace(task, previous=made.text), []
+                batch += messages
             return (await self._summariser.summarise(task, batch)).text
         finally:
-            agent_id = windows[0].conversation.agent_id
-            await run.record(self._database, agent_id=agent_id)
+            await run.record(self._database, agent_id=windows[0].conversation.agent_id)
 
     async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
-        """Yield the messages that the model reads, in lists of about a page (rules 2 and 3)."""
-        notes: dict[str, list[Message]] = {}
-        spans: list[tuple[str, Span]] = []
-        for number, window in enumerate(windows, start=1):
+        """Yield what the model reads of each window: notes, and pages (rules 2 and 3)."""
+        left = LAST_MESSAGES
+        read: list[tuple[list[Message], Sequence[tuple[str, Span]]]] = []
+        for number, window in reversed([*enumerate(windows, start=1)]):
             summary, visible = await self._visible(window)
-            texts = [f"Conversation {number} of {len(windows)} begins here"] * (len(windows) > 1)
-            texts += [f"Earlier in this conversation: {summary}"] * (summary is not None)
-            notes[window.part.conversation_id] = list(map(_note, texts))
-            spans += [(window.part.conversation_id, span) for span in visible]
-        pages = _pages(spans)
-        ends = ends_of(pages)
-        left_out = count_in(span for _, span in pages) - count_in(span for _, span in ends)
-        page = [_note(f"{left_out:,} messages in the middle are left out")] if left_out else []
-        for conversation_id, span in ends:
-            page += notes.pop(conversation_id, [])
-            page += await self._read(conversation_id, span)
-            if len(page) >= PAGE_MESSAGES:
-                yield page
-                page = []
-        # Conversations without visible messages: their notes matter if they have a summary.
-        labels = len(windows) > 1
-        page += [note for texts in notes.values() if len(texts) > labels for note in texts]
-        if page:
-            yield page
+            notes = [f"Conversation {number} of {len(windows)} begins here"] * (len(windows) > 1)
+            notes += [f"Earlier in this conversation: {summary}"] * (summary is not None)
+            pages = _pages((window.part.conversation_id, span) for span in visible)
+            first = len(pages)
+            while first and left > 0:
+                first -= 1
+                left -= pages[first][1].end - pages[first][1].start
+            notes += ["Earlier messages are left out"] * (first > 0)
+            read.append(([Message(Role.USER, (Text(f"[{it}]"),)) for it in notes], pages[first:]))
+        for said, last in reversed(read):
+            yield said
+            for page in last:
+                yield await self._read(*page)
 
     async def _visible(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
         """Return the active compaction's summary, and the spans of the window beside it."""
@@ -174,28 +164,12 @@ def _pages(spans: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:
     ]
 
 
-def ends_of(pages: Sequence[tuple[str, Span]]) -> list[tuple[str, Span]]:
-    """Return the pages with the first and the last messages of all (rule 3)."""
-    before, after = 0, count_in(span for _, span in pages)
-    ends = []
-    for conversation_id, span in pages:
-        after -= span.end - span.start
-        if before < FIRST_MESSAGES or after < LAST_MESSAGES:
-            ends.append((conversation_id, span))
-        before += span.end - span.start
-    return ends
-
-
-def _note(text: str) -> Message:
-    return Message(Role.USER, (Text(f"[{text}]"),))
-
-
 def _truncated(rows: Sequence[LogRow]) -> list[Message]:
     messages = (row.message() for row in rows)
-    return [replace(each, parts=tuple(map(truncated, each.parts))) for each in messages]
+    return [replace(each, parts=tuple(map(_short, each.parts))) for each in messages]
 
 
-def truncated(part: Part) -> Part:
+def _short(part: Part) -> Part:
     """Return a part whose text has no more than `MAX_TEXT_CHARS`, without its middle."""
     match part:
         case Text():

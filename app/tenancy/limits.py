@@ -20,7 +20,7 @@ from cachetools import LRUCache
 
 from app.common.errors import RateLimited, ServiceUnavailable
 from app.database.sql import read
-from app.models.model_calls import Completion, Gateway, ModelCall
+from app.models.usage import Completion, Gateway, ModelCall
 from app.repositories import Database
 from app.tenancy.api_keys import require_tenant_id
 from app.tenancy.repository import ADD_SUMMARIZER_CALL, FIND_LIMITS, LIST_LIMITS, SET_LIMITS

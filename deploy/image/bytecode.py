@@ -18,7 +18,7 @@ from pathlib import Path
 import app
 from app.common.errors import ServiceUnavailable
 from app.models.litellm_gateway import LiteLLMGateway
-from app.models.model_calls import ModelCall
+from app.models.usage import ModelCall
 
 MODELS = ("openai/gpt-4o", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-pro")
 MESSAGES = ({"role": "user", "content": "x"},)

@@ -14,11 +14,10 @@ from typing import Any, cast
 import orjson
 from uuid_utils import uuid7
 
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.compaction.receipts import ReceiptService
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
 from app.compaction.summaries.model_summary import ModelAccess
@@ -44,12 +43,11 @@ from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Store
 from app.formats import parse_tool
 from app.formats.message import FormatName
-from app.models.limits import ModelInfo
-from app.models.model_calls import Completion, ModelCall
+from app.models.budget import ModelInfo
 from app.models.registry import ModelRegistry
-from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokenizer import LocalTokenizer
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.models.usage import TokenUsage
+from app.models.usage import Completion, ModelCall, TokenUsage
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database, Repositories
 from app.work.leases import Leases
@@ -60,7 +58,7 @@ CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
 MODEL, CLAUDE = "gpt-4o", "claude-3-opus"
 SUMMARISER = "summariser"
 STARTED = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-TOKENIZER = TiktokenTokenizer()
+TOKENIZER = LocalTokenizer()
 
 
 class UnscaledModels(ModelRegistry):
@@ -379,7 +377,8 @@ class Harness:
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT
     ) -> AppendAnswer:
         """Append a batch."""
-        answer = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        stored = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        answer = stored.answer
         assert isinstance(answer, AppendAnswer)
         return answer
 

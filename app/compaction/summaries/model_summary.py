@@ -51,9 +51,9 @@ from app.compaction.summaries.transcript import (
 )
 from app.conversations.messages.row import LogRow
 from app.conversations.view import Span
-from app.models.limits import INEXACT_MARGIN, ModelInfo, Models, merged_entry
-from app.models.model_calls import Completion, Gateway, ModelCall
+from app.models.budget import INEXACT_MARGIN, ModelInfo, Models, merged_entry
 from app.models.tokens import Tokenizer
+from app.models.usage import Completion, Gateway, ModelCall
 
 MAX_FAILED_CALLS = 6
 MAX_PAUSE_SECONDS = 20.0

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from app.common.texts import sendable
 from app.conversations.view import SectionCount
-from app.models.model_calls import Completion
+from app.models.usage import Completion
 
 PROMPT_VERSION = "3"
 """Increased with each change of the wording below, so that prompt hashes differ."""

@@ -26,7 +26,7 @@ from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, ValidationError
 from app.common.texts import is_sendable, time_from
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.formats import LOG_PROVIDER, PROVIDERS, provider_items, require_own
+from app.formats import LOG_PROVIDER, PROVIDERS, require_own
 from app.formats.media import clean
 from app.formats.message import (
     LOG_FORMAT,
@@ -40,8 +40,8 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.provider_items import waiting_calls
-from app.formats.responses_items import CONFIGURATION
+from app.formats.openai_responses import CONFIGURATION
+from app.formats.reasoning import last_compaction, waiting_calls, without_compactions
 from app.formats.tools import sendable_id
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
@@ -60,7 +60,7 @@ _MAX_PLAIN_CHARS = 16_000
 """The length of a plain text; a longer one is not even searched on the event loop."""
 _MAX_MEDIA_CHARS = 2**16
 """The length of media up to which a chat item is stored beside the body."""
-_MAX_CHAR_BYTES = 4
+_OF_RESULT = ("output", "blobs", "attached_blob_id")
 _PLAIN_ROLES = {role.value: role for role in (Role.USER, Role.ASSISTANT)}
 
 
@@ -192,53 +192,37 @@ def drafts_of_any(
         require_short_text(message, pointer)
     results, drafts = codec.results(raw), []
     for index, (original, raw_message) in enumerate(zip(messages, codec.split(raw), strict=True)):
-        if original.role is not Role.TOOL:
-            draft = replace(derive(raw_message, original, format, count), pointer=pointer)
-        else:
-            result_pointer = pointer + results[index][0]
-            draft = _result(raw_message, original, format, count, result_pointer, rules)
-        own_id = message_id if index == 0 or message_id is None else f"{message_id}#{index}"
-        drafts.append(replace(draft, id=own_id, timestamp=timestamp, raw_message=raw_message))
+        message, stored, at = original, raw_message, pointer
+        own: dict[str, Any] = {"timestamp": timestamp, "raw_message": raw_message}
+        own["id"] = f"{message_id}#{index}" if index and message_id is not None else message_id
+        if message.role is Role.TOOL:  # which may be offloaded (rule 4)
+            at += results[index][0]
+            result = offload_result(raw_message, message, format, rules, at)
+            if (stored := result.raw_message) is not raw_message:
+                (preview,) = codec.parse(stored, "")
+                message = replace(preview, tool_call_id=message.tool_call_id)
+            own |= {name: getattr(result, name) for name in _OF_RESULT}
+        drafts.append(derive(stored, message, format, count, pointer=at, **own))
     return drafts
 
 
-def _result(
-    raw: dict[str, Any],
+def derive(
+    stored_raw: Mapping[str, Any],
     message: Message,
     format: FormatName,
     count: CountText,
-    pointer: str,
-    rules: OffloadRules,
+    **own: Any,
 ) -> Draft:
-    """Return the draft of a tool result, which may be offloaded (rule 4)."""
-    offloaded = offload_result(raw, message, format, rules, pointer)
-    stored = offloaded.raw_message
-    if stored is not raw:
-        (preview,) = PROVIDERS[format].parse(stored, "")
-        message = replace(preview, tool_call_id=message.tool_call_id)
-    return replace(
-        derive(stored, message, format, count),
-        output=offloaded.output,
-        blobs=offloaded.blobs,
-        attached_blob_id=offloaded.attached_blob_id,
-        pointer=pointer,
-    )
-
-
-def derive(
-    stored_raw: Mapping[str, Any], message: Message, format: FormatName, count: CountText
-) -> Draft:
-    """Return what follows from a message alone; `stored_raw` is its stored form."""
+    """Return what follows from a message alone, and `own`; `stored_raw` is its stored form."""
     cleaned = clean(message)
-    visible = provider_items.without_compactions(cleaned)
+    visible = without_compactions(cleaned)
     sent = LOG_PROVIDER.for_payload(visible or cleaned)
     is_item = format is FormatName.OPENAI_CHAT and LOG_PROVIDER.is_faithful(stored_raw, message)
     media_chars = sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
     has_long_media = not is_item and media_chars > _MAX_MEDIA_CHARS
     # A chat build needs more than the item: its media or its labels.
-    needs_body = any(isinstance(part, Text) and part.stands_for for part in sent.parts) or bool(
-        LOG_PROVIDER.apart(sent)
-    )
+    has_labels = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
+    needs_body = has_labels or bool(LOG_PROVIDER.apart(sent))
     fragment = None
     if not (is_item or has_long_media):
         fragment = json_text.dump_payload(LOG_PROVIDER.wire(sent))
@@ -258,7 +242,8 @@ def derive(
         provider_calls=provider_calls,
         resolves=resolves,
         call_names=tuple(call.name for call in message.calls),
-        compaction=provider_items.last_compaction(cleaned),
+        compaction=last_compaction(cleaned),
+        **own,
     )
 
 
@@ -303,13 +288,11 @@ def is_message_id(value: object) -> bool:
 
 def require_short_text(message: Message, pointer: str) -> None:
     """Raise PayloadTooLarge for a message with more text than `MAX_TEXT_BYTES`."""
-    texts = [
+    texts = (
         part.arguments if isinstance(part, ToolCall) else part.text or ""
         for part in message.parts
         if isinstance(part, Text | Reasoning | File | ToolCall)
-    ]
-    if sum(map(len, texts)) * _MAX_CHAR_BYTES <= MAX_TEXT_BYTES:
-        return
+    )
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     if size > MAX_TEXT_BYTES:
         raise PayloadTooLarge(

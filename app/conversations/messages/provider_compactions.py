@@ -24,8 +24,7 @@ from app.conversations.views import base_view, provider_item, view_behind_item, 
 from app.conversations.windows.service import ActiveWindows, view_state_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
-from app.formats.provider_items import readable_summary
-from app.formats.reasoning import OPENAI
+from app.formats.reasoning import OPENAI, readable_summary
 from app.repositories import Repositories
 
 

@@ -36,7 +36,7 @@ from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span
-from app.database.connections import Session, Statement
+from app.database.connections import Statement
 from app.database.sql import equal, insert, read
 from app.formats import LOG_PROVIDER, PROVIDERS
 from app.formats.media import clean
@@ -49,34 +49,29 @@ REDACTED_SUMMARY = "(the summary told of a message that was redacted)"
 """The summary of a receipt or a snapshot that used a redacted message."""
 _CONVERSATION = equal("conversation_id")
 _MESSAGE = equal("conversation_id", "seq")
+_EPOCH = equal("conversation_id", "epoch_id")
 
 # A fork names the conversation that all of its forks come from.
 COPIES = Statement("""
-    WITH message AS (
-        SELECT coalesce(c.origin_id, c.conversation_id) AS origin_id, m.created_at
-        FROM conversations c
-        JOIN messages m ON m.conversation_id = c.conversation_id
-            AND m.seq = :seq
-        WHERE c.conversation_id = :conversation_id
+    WITH own AS (
+        SELECT coalesce(origin_id, conversation_id) AS origin_id
+        FROM conversations WHERE conversation_id = :conversation_id
     ), family AS (
-        SELECT origin_id AS conversation_id FROM message
+        SELECT origin_id AS conversation_id FROM own
         UNION
-        SELECT c.conversation_id
-        FROM message JOIN conversations c ON c.origin_id = message.origin_id
+        SELECT c.conversation_id FROM own JOIN conversations c ON c.origin_id = own.origin_id
     )
     SELECT m.conversation_id
-    FROM message CROSS JOIN family
-    JOIN messages m ON m.conversation_id = family.conversation_id
-        AND m.seq = :seq
-    WHERE m.message_id = :message_id AND m.created_at = message.created_at
-        AND NOT EXISTS (
-            SELECT FROM redactions done
-            WHERE done.conversation_id = m.conversation_id AND done.seq = :seq
-        )
-    ORDER BY m.conversation_id LIMIT 100
+    FROM family
+    JOIN messages m ON m.conversation_id = family.conversation_id AND m.seq = :seq
+    WHERE m.message_id = :message_id AND m.created_at = :created_at AND NOT EXISTS (
+        SELECT FROM redactions done
+        WHERE done.conversation_id = m.conversation_id AND done.seq = :seq
+    )
+    LIMIT 100
 """)
 LOCK_FORKS = Statement(f"SELECT pg_advisory_xact_lock({REDACTION_LOCK})")
-LOCK = Statement(f"SELECT conversation_id FROM heads WHERE {_CONVERSATION} FOR UPDATE")
+LOCK = Statement(f"SELECT compaction_id, view_version FROM heads WHERE {_CONVERSATION} FOR UPDATE")
 REPLACE = Statement(f"""
     UPDATE messages
     SET body = :body, fragment = :fragment,
@@ -84,21 +79,10 @@ REPLACE = Statement(f"""
     WHERE {_MESSAGE}
         AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
 """)
-# A message that is in no block is not indexed yet, and will be as its tombstone.
-CLEAR_WORDS = Statement(f"""
-    UPDATE message_words w SET words = coalesce((
-        SELECT CAST(string_agg(
-            found.lexeme || ':' || array_to_string(found.others, ','), ' '
-        ) AS tsvector)
-        FROM (
-            SELECT lexeme,
-                array_remove(positions, CAST(:seq - w.first_seq + 1 AS smallint)) AS others
-            FROM unnest(w.words)
-        ) found
-        WHERE found.others <> '{{}}'
-    ), '')
-    WHERE {_CONVERSATION} AND :seq >= first_seq AND :seq < first_seq + cardinality(sizes)
-""")
+# The index of words is made again from there on.
+CLEAR_WORDS = Statement(
+    f"DELETE FROM message_words WHERE {_CONVERSATION} AND first_seq + cardinality(sizes) > :seq"
+)
 # A blob that another message refers to as well stays with that one.
 REMOVE_BLOBS = Statement(
     f"""
@@ -140,28 +124,14 @@ DROP_SUMMARIES = Statement(
         """,
     is_long=True,
 )
-# Without its summaries the whole window is shown, until it is compacted again.
-SHOW_WINDOW = Statement(f"""
-    UPDATE heads
-    SET compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{{}}',
-        trimmed_through = 0, summary_tokens = 0, hidden_tokens = outside_tokens,
-        hidden_messages = outside_messages, resume_at = 0, failures = 0
-    WHERE {_CONVERSATION} AND compaction_id = ANY (CAST(:dropped AS uuid[]))
-""")
 SHOW_TOMBSTONE = Statement(f"""
     UPDATE heads
     SET view_version = view_version + 1, view_cause = 'redacted',
-        redacted_version = view_version + 1
+        redacted_version = view_version + 1, unindexed_at = coalesce(unindexed_at, now())
     WHERE {_CONVERSATION}
 """)
-EPOCHS = Statement(f"""
-    SELECT lane, epoch, frame FROM epochs
-    WHERE {_CONVERSATION} AND (lane, epoch) > (:lane, :epoch)
-    ORDER BY lane, epoch LIMIT 100
-""")
-SET_FRAME = Statement(
-    f"UPDATE epochs SET frame = :frame WHERE {equal('conversation_id', 'lane', 'epoch')}"
-)
+STARTS = Statement(f"SELECT epoch_id, frame FROM epochs WHERE {_CONVERSATION}")
+SET_START = Statement(f"UPDATE epochs SET frame = :frame WHERE {_EPOCH}")
 DROP_SNAPSHOT_SUMMARIES = Statement(f"""
     WITH naming AS (
         SELECT s.tenant_id, s.session_id
@@ -230,21 +200,20 @@ class RedactionService:
             messages = await session.log.by_ids(conversation_id, [message_id])
             if not messages:
                 raise NotFound.message(message_id)
-            seq = messages[0].seq
+            seq, created_at = messages[0].seq, messages[0].created_at
             (row,) = await session.contexts.rows(
                 conversation_id, [Span(seq, seq + 1)], as_chat=False
             )
         record = {"message_id": message_id, "seq": seq, "reason": reason, "key_id": key_id}
-        message = {"conversation_id": conversation_id, "seq": seq}
-        tombstone, count, copies = tombstone_of(row), 0, [conversation_id]
+        family = {"conversation_id": conversation_id, "seq": seq, "message_id": message_id}
+        tombstone, count, copies, found = tombstone_of(row), 0, [conversation_id], None
         while copies:
             for copy_id in copies:
                 count += await self._redact_one(copy_id, record, tombstone)
             async with self._database.session() as session:
-                rows = await session.session.all(COPIES, **message, message_id=message_id)
-            copies = [str(row["conversation_id"]) for row in rows]
-        async with self._database.session() as session:
-            found = await session.session.first(FIND, **message)
+                rows = await session.session.all(COPIES, **family, created_at=created_at)
+                copies = [str(row["conversation_id"]) for row in rows]
+                found = await session.session.first(FIND, conversation_id=conversation_id, seq=seq)
         if found is None:  # the conversation was deleted meanwhile
             raise NotFound.conversation(conversation_id)
         return read(Redacted, found, conversations=count)
@@ -256,7 +225,8 @@ class RedactionService:
         message = {"conversation_id": conversation_id, "seq": record["seq"]}
         async with self._database.transaction() as repositories:
             session = repositories.session
-            if await session.first(LOCK, conversation_id=conversation_id) is None:
+            head = await session.first(LOCK, conversation_id=conversation_id)
+            if head is None:
                 return False
             await session.first(LOCK_FORKS, conversation_id=conversation_id)
             if not await session.run(REPLACE, **message, **tombstone):
@@ -265,12 +235,17 @@ class RedactionService:
             blobs = await session.all(REMOVE_BLOBS, **message)
             receipts = await session.all(DROP_SUMMARIES, **message)
             await session.run(DROP_SNAPSHOT_SUMMARIES, **message)
-            dropped = [row["compaction_id"] for row in receipts]
-            loses_summary = await session.run(
-                SHOW_WINDOW, conversation_id=conversation_id, dropped=dropped
-            )
+            loses_summary = head["compaction_id"] in [row["compaction_id"] for row in receipts]
+            if loses_summary:  # without it the whole window is shown, until it is compacted again
+                await repositories.contexts.hide_compaction(conversation_id, head["view_version"])
             await session.run(SHOW_TOMBSTONE, conversation_id=conversation_id)
-            await _empty_epoch_starts(session, conversation_id)
+            for row in await session.all(STARTS, conversation_id=conversation_id):
+                start = json_text.loads(row["frame"])
+                if not start["view"]["summaries"] and start["view"]["retain"] is None:
+                    continue
+                start["view"] |= {"summaries": [], "retain": None}
+                at = {"conversation_id": conversation_id, "epoch_id": row["epoch_id"]}
+                await session.run(SET_START, **at, frame=json_text.dumps(start))
             await session.run(RECORD, conversation_id=conversation_id, **record)
             await repositories.events.add(
                 conversation_id, EventType.REDACTED, json_text.dumps(record)
@@ -279,20 +254,6 @@ class RedactionService:
                 await make_compaction_due(repositories, conversation_id)
         await self._outputs.delete_objects(*(row["object_key"] for row in blobs))
         return True
-
-
-async def _empty_epoch_starts(session: Session, conversation_id: str) -> None:
-    """Delete the texts of summaries from the starts of all epochs."""
-    at: dict[str, Any] = {"conversation_id": conversation_id, "lane": "", "epoch": 0}
-    while rows := await session.all(EPOCHS, **at):
-        for row in rows:
-            at |= {"lane": row["lane"], "epoch": row["epoch"]}
-            start = json_text.loads(row["frame"])
-            view = start["view"]
-            if view["summaries"] or view["retain"] is not None:
-                view["summaries"] = [{**summary, "text": ""} for summary in view["summaries"]]
-                view["retain"] = None
-                await session.run(SET_FRAME, **at, frame=json_text.dumps(start))
 
 
 def tombstone_of(row: LogRow) -> dict[str, str | None]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
+from typing import Any
 
 from app.common import json_text
-from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
@@ -26,7 +27,8 @@ from app.conversations.turns import Entry, with_pins
 from app.conversations.windows.active_window import marker_of
 from app.database.connections import Repository, Statement
 from app.database.sql import bounded, equal, fields_of, insert, lengths, limits, page_of
-from app.formats.message import FormatName, Role
+from app.database.tables import APPEND as APPEND_FUNCTION
+from app.formats.message import Role
 
 _STORED = (
     *("message_id", "seq", "turn", "role", "format", "tokens", "reasoning_tokens"),
@@ -123,11 +125,19 @@ PINNED = Statement(f"""
     FROM pins p JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
     WHERE p.{_CONVERSATION} ORDER BY m.seq
 """)
-PIN = Statement("""
-    INSERT INTO pins (conversation_id, seq) SELECT :conversation_id, seq FROM unnest(:seqs) AS seq
-    ON CONFLICT (conversation_id, seq) DO NOTHING
+_OTHER_INPUT = f"UPDATE heads SET input_version = input_version + 1 WHERE {_CONVERSATION}"
+PIN = Statement(f"""
+    WITH pinned AS (
+        INSERT INTO pins (conversation_id, seq)
+        SELECT :conversation_id, seq FROM unnest(:seqs) AS seq
+        ON CONFLICT (conversation_id, seq) DO NOTHING
+    ) {_OTHER_INPUT}
 """)
-UNPIN = Statement(f"DELETE FROM pins WHERE {_CONVERSATION} AND seq = ANY (:seqs)")
+UNPIN = Statement(f"""
+    WITH unpinned AS (
+        DELETE FROM pins WHERE {_CONVERSATION} AND seq = ANY (:seqs)
+    ) {_OTHER_INPUT}
+""")
 # The call group in which a range begins has the calls of its first results.
 TOOL_NAMES = Statement(f"""
     SELECT seq, role, call_ids, call_names FROM messages
@@ -182,12 +192,14 @@ CLAIM_KEY = Statement(f"""
     SET request_hash = excluded.request_hash, created_at = excluded.created_at
     WHERE excluded.created_at - old.created_at >= interval '24 hours'
 """)
+_SIGNATURE = re.search(r"append\((.*?)\)\n", APPEND_FUNCTION, re.DOTALL)
+assert _SIGNATURE is not None
+_PARAMETERS = re.findall(r"(\w+) \w+(?:\[\])?[,\n]", _SIGNATURE[1])
 APPEND = Statement(f"""
-    SELECT {STATE_COLUMNS}, {CALIBRATION} AS calibration,
-        true AS is_cached, h.due_at = now() AS became_due
-    FROM append(:conversation_id, :tenant_id,
-        CAST(:batch AS jsonb), CAST(:rows AS json)) AS stored,
-        LATERAL (SELECT (stored.head).*) AS h, LATERAL (SELECT (stored.calibration).*) AS cal
+    SELECT {STATE_COLUMNS}, true AS is_cached, h.due_at = now() AS became_due,
+        (SELECT {CALIBRATION} FROM calibrations cal WHERE cal.tenant_id = :tenant_id
+            AND cal.model = :model AND cal.counter = h.counter) AS calibration
+    FROM append({", ".join(f"{name} => :{name}" for name in _PARAMETERS)}) AS h
 """)
 """It calls the function of `database/append.sql` [log.one-statement]."""
 
@@ -216,43 +228,34 @@ class LogRepository(Repository):
         """
         conversation, drafts = known.conversation, shape.drafts
         window_seconds = conversation.rolling_window_seconds
-        # A time in the future counts as now; `newest` is the maximum up to each message.
+        # A time in the future counts as now.
         times = [draft.sent_at for draft in drafts]
         sent = [at if at is not None and at < now else None for at in times]
-        newest = list(accumulate((at or now for at in sent), max))
-        is_long = sum(len(draft.body) for draft in drafts) > THREAD_BYTES
-        rows = await in_thread_if(is_long, _rows, request.format, shape, ids, sent, newest)
-        outputs = (draft.output for draft in drafts if draft.output is not None)
-        batch = fields_of(shape) | {
-            "drafts": None,
-            "opened": list(shape.opened),
-            "opened_at": list(shape.opened.values()),
-            "counter": conversation.counter,
-            "model": conversation.model or default_model,
-            "expected_seq": request.expected_seq,
-            "client_ids": [draft.id for draft in drafts if draft.id is not None],
-            "settings_at": conversation.updated_at,
-            "agent_at": known.agent_updated_at,
-            "model_at": known.model_updated_at,
-            "due_tokens": due.tokens,
-            "due_messages": due.messages,
-            "messages": len(drafts),
-            "turns": shape.turns[-1],
-            "tokens": sum(draft.tokens for draft in drafts),
-            "mentions": sorted({name for output in outputs for name in output.mentions}),
-            "window_seconds": window_seconds,
-            "window_start": marker_of(None, window_seconds, now),
-            "max_open_calls": MAX_OPEN_CALLS,
-            "now": now,
-            "newest_at": newest[-1],
-            "oldest_sent": min(filter(None, sent), default=None),
-        }
+        rows = _rows(shape, ids, sent, now)
         row = await self._session.first(
             APPEND,
+            **fields_of(shape) | {"opened": [*shape.opened], "opened_at": [*shape.opened.values()]},
             conversation_id=conversation.conversation_id,
             tenant_id=tenant_id,
-            batch=json_text.dumps(batch),
-            rows=rows,
+            counter=conversation.counter,
+            model=conversation.model or default_model,
+            expected_seq=request.expected_seq,
+            client_ids=[draft.id for draft in drafts if draft.id is not None],
+            settings_at=conversation.updated_at,
+            agent_at=known.agent_updated_at,
+            model_at=known.model_updated_at,
+            due_tokens=due.tokens,
+            due_messages=due.messages,
+            mentions=sorted(
+                {name for each in drafts if each.output for name in each.output.mentions}
+            ),
+            window_seconds=window_seconds,
+            window_start=marker_of(None, window_seconds, now),
+            max_open_calls=MAX_OPEN_CALLS,
+            received_at=now,
+            oldest_sent=min(filter(None, sent), default=None),
+            format=request.format,
+            **{f"row_{name}": [each[name] for each in rows] for name in rows[0]},
         )
         if row is None:
             return None
@@ -386,31 +389,25 @@ class LogRepository(Repository):
 
 
 def _rows(
-    format: FormatName,
-    shape: BatchShape,
-    ids: Sequence[str],
-    sent: Sequence[datetime | None],
-    newest: Sequence[datetime],
-) -> str:
-    """Return the JSON of a batch's rows, by the columns of their table [log.one-statement]."""
+    shape: BatchShape, ids: Sequence[str], sent: Sequence[datetime | None], now: datetime
+) -> list[dict[str, Any]]:
+    """Return the rows of a batch, as `database/append.sql` counts them from the batch."""
     totals = accumulate(draft.tokens for draft in shape.drafts)
+    newest = accumulate((at or now for at in sent), max)
     placed = zip(shape.drafts, ids, shape.turns, totals, newest, sent, strict=True)
-    rows = [
+    return [
         {
             **draft.columns,
-            "seq": seq,
             "message_id": message_id,
             "turn": turn,
             "total_tokens": total,
-            "format": format,
             "timestamp": draft.timestamp,
             "output": draft.stored_output,
             "at": newest_at,
             "late_at": sent_at,
         }
-        for seq, (draft, message_id, turn, total, newest_at, sent_at) in enumerate(placed, start=1)
+        for draft, message_id, turn, total, newest_at, sent_at in placed
     ]
-    return json_text.dumps(rows)
 
 
 def named_calls(ids: str | None, names: str | None) -> dict[str, str]:

@@ -25,19 +25,6 @@ from app.conversations.visibility import Visibility
 from app.formats.message import FormatName, Role
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
-from app.http.dependencies import (
-    ConversationPath,
-    Cursor,
-    IdempotencyKey,
-    Limit,
-    by_caller,
-    caller_of,
-    page_bound,
-    path_of,
-    public_id_of,
-    services,
-    tenant_of,
-)
 from app.http.errors import problems_of
 from app.http.fields import (
     MAX_SEQ,
@@ -48,7 +35,22 @@ from app.http.fields import (
     ResponseSchema,
     examples,
 )
-from app.http.routing import WireRoute, direct, paged
+from app.http.routing import (
+    ConversationPath,
+    Cursor,
+    IdempotencyKey,
+    Limit,
+    WireRoute,
+    by_caller,
+    caller_of,
+    direct,
+    page_bound,
+    paged,
+    path_of,
+    public_id_of,
+    services,
+    tenant_of,
+)
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
 _log = logging.getLogger("app.audit")
@@ -194,7 +196,7 @@ async def append_messages(
     await require_small_messages(request, body.messages)
     found, tenant_id = services(request), tenant_of(request)
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
-    appended = await found.log.append(tenant_id, conversation_id, batch)
+    appended = (await found.log.append(tenant_id, conversation_id, batch)).answer
     location = f"{path_of(public_id_of(request))}/messages"
     return Json(appended, 201, headers={"Location": location})
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-from app.blobs.blobs import CHUNK_BYTES, Blob, StoredChunk
-from app.blobs.chunks import BlobStore
+from app.blobs.blobs import CHUNK_BYTES, Blob, Chunk
 from app.blobs.offloading import NewBlob, PreviewedBlob, restore_result
 from app.blobs.preview import PreviewBuilder, PreviewKind, ToolPreview
-from app.blobs.stored_output import StoredOutput
+from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if
 from app.common.errors import Gone, ServiceUnavailable
@@ -33,10 +33,6 @@ CHUNKS_PER_SMALL_READ = 2
 """Chunks of the first read, if a few may be enough."""
 MAX_CONCURRENT_WRITES = 8
 """Contents of one append that are written to the store at the same time."""
-MAX_AUTO_BYTES = 65_536
-"""The largest output that a transcript shows whole by default [tool-output.transcript]."""
-MAX_FULL_BYTES = 64 * 2**20
-"""The largest output that a transcript shows whole with `content=full`."""
 
 _log = logging.getLogger("app.outputs")
 
@@ -47,6 +43,10 @@ class Content(StrEnum):
     AUTO = "auto"
     VIEW = "view"
     FULL = "full"
+
+
+MAX_BYTES = {Content.AUTO: 65_536, Content.VIEW: 0, Content.FULL: 64 * 2**20}
+"""The largest output that a transcript shows whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +64,24 @@ class Original:
     is_collected: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class StoredResults:
     """Stores the blobs of drafts, and reads stored blobs a few chunks at a time."""
 
-    def __init__(self, database: Database, store: BlobStore, new_id: Callable[[], str]) -> None:
-        self._database = database
-        self._store = store
-        self._new_id = new_id
+    _database: Database
+    _store: BlobStore
+    _new_id: Callable[[], str]
 
     async def store_blobs(
         self, tenant_id: str, conversation_id: str, drafts: Sequence[Draft]
-    ) -> list[tuple[Blob, list[StoredChunk]]]:
+    ) -> list[tuple[Blob, list[Chunk]]]:
         """Write the bytes of all new blobs to the store, and return the blobs' rows and chunks.
 
         Raises ServiceUnavailable when an object store fails [tool-output.store-failure].
         """
         new = {blob.id: (blob, chunks) for draft in drafts for blob, chunks in draft.blobs}
 
-        async def write(new_blob: NewBlob) -> tuple[Blob, list[StoredChunk]]:
+        async def write(new_blob: NewBlob) -> tuple[Blob, list[Chunk]]:
             blob, chunks = new_blob
             content_id = self._new_id()
             async with self._store.writer(tenant_id, conversation_id, content_id) as writer:
@@ -103,43 +103,35 @@ class StoredResults:
 
     async def delete_objects(self, *object_keys: str | None) -> None:
         """Delete objects that no row names any more; after a failure the sweep deletes them."""
-        keys = [key for key in object_keys if key is not None]
         try:
-            if keys:
+            if keys := [key for key in object_keys if key is not None]:
                 await self._store.remove(keys)
         except ServiceUnavailable:
-            _log.warning("objects_not_removed", extra={"data": {"count": len(keys)}})
+            _log.warning("objects_not_removed")
 
     async def attached_blobs(
         self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy
-    ) -> Mapping[str, PreviewedBlob]:
-        """Return the blobs that exist, each with its preview.
+    ) -> dict[str, PreviewedBlob]:
+        """Return the blobs that exist, each with its preview; raises Gone for one collected now.
 
         A collected blob has an empty preview: only a message that refers to it already may name it.
         """
         async with self._database.session() as session:
             blobs = await session.blobs.find_all(conversation_id, refs)
-        return {blob.id: await self._with_preview(conversation_id, blob, policy) for blob in blobs}
-
-    async def _with_preview(
-        self, conversation_id: str, blob: Blob, policy: ToolOutputPolicy
-    ) -> PreviewedBlob:
-        if blob.collected_at is not None:
-            return PreviewedBlob(blob, ToolPreview(PreviewKind.WHOLE, ("",)))
-        builder = PreviewBuilder(policy)
-        chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
-        try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    builder.feed(chunk)
-                    if builder.is_full:
-                        break
-        except Gone:  # collected meanwhile; where it was stored again, it has another content id
-            again = await self.attached_blobs(conversation_id, [blob.id], policy)
-            if blob.id not in again:
-                raise
-            return again[blob.id]
-        return PreviewedBlob(blob, builder.finish(blob.ref, blob.tool_name))
+        found: dict[str, PreviewedBlob] = {}
+        for blob in blobs:
+            preview = ToolPreview(PreviewKind.WHOLE, ("",))
+            if blob.collected_at is None:
+                builder = PreviewBuilder(policy)
+                chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        builder.feed(chunk)
+                        if builder.is_full:
+                            break
+                preview = builder.finish(blob.ref, blob.tool_name)
+            found[blob.id] = PreviewedBlob(blob, preview)
+        return found
 
     async def originals(
         self,
@@ -162,23 +154,23 @@ class StoredResults:
         originals: list[Original] = []
         total = 0
         for message, output in zip(messages, outputs, strict=True):
-            whole_size = _whole_size(output, content)
-            size = message.byte_size + whole_size
+            size, blob = message.byte_size, blobs.get(output.ref) if output is not None else None
+            is_cut, is_collected = output is not None and output.is_cut, False
+            whole = None
+            if blob is not None:
+                is_collected = blob.collected_at is not None
+                if is_cut and not is_collected and blob.byte_size <= MAX_BYTES[content]:
+                    whole, size = blob, size + blob.byte_size
             total += size
-            if originals and whole_size and total > bound.max_bytes:
+            if originals and whole is not None and total > bound.max_bytes:
                 break
-            blob = blobs.get(output.ref) if output is not None else None
-            is_collected = blob is not None and blob.collected_at is not None
-            is_long = size > THREAD_BYTES
-            if output is None or blob is None or is_collected or not whole_size:
-                raw_message = await in_thread_if(is_long, json_text.loads, message.body)
-                is_truncated = output is not None and output.is_cut
-            else:
-                data = b"".join([chunk async for chunk in self.chunks(conversation_id, blob)])
-                raw_message = await in_thread_if(
-                    is_long, restore_result, message.body, FormatName(message.format), output, data
-                )
-                is_truncated = False
+            load = partial(json_text.loads, message.body)
+            if whole is not None and output is not None:
+                data = b"".join([chunk async for chunk in self.chunks(conversation_id, whole)])
+                form = FormatName(message.format)
+                load = partial(restore_result, message.body, form, output, data)
+            raw_message = await in_thread_if(size > THREAD_BYTES, load)
+            is_truncated = is_cut and whole is None
             originals.append(Original(message, raw_message, size, is_truncated, is_collected))
         return originals
 
@@ -199,32 +191,20 @@ class StoredResults:
         No session is open while the caller has a batch. Raises Gone if the blob is collected
         meanwhile.
         """
-        at = first
-        end = -(-blob.byte_size // CHUNK_BYTES)
+        at, end = first, -(-blob.byte_size // CHUNK_BYTES)
+        gone = Gone(f"Output {blob.id} was collected", {"ref": blob.id})
         while at < end:
             async with self._database.session() as session:
                 chunks = await session.blobs.chunks(conversation_id, blob.content_id, at, count)
             if not chunks:
-                raise Gone(f"Output {blob.id} was collected", {"ref": blob.id})
-            yield await self._decompressed(conversation_id, blob, chunks)
+                raise gone
+            try:
+                data = await self._store.read(blob.object_key, chunks)
+            except ServiceUnavailable:
+                # An object is deleted after its rows: without rows this is a collected blob.
+                async with self._database.session() as session:
+                    if await session.blobs.holds_content(conversation_id, blob.content_id):
+                        raise
+                raise gone from None
+            yield data
             at, count = chunks[-1].number + 1, CHUNKS_PER_READ
-
-    async def _decompressed(
-        self, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]
-    ) -> list[bytes]:
-        try:
-            return await self._store.read(blob.object_key, chunks)
-        except ServiceUnavailable:
-            # An object is deleted after its rows: without rows this is a collected blob.
-            async with self._database.session() as session:
-                if await session.blobs.holds_content(conversation_id, blob.content_id):
-                    raise
-            raise Gone(f"Output {blob.id} was collected", {"ref": blob.id}) from None
-
-
-def _whole_size(output: StoredOutput | None, content: Content) -> int:
-    """Return the size of a cut result that is shown whole, 0 for a preview."""
-    if output is None or not output.is_cut:
-        return 0
-    limits = {Content.AUTO: MAX_AUTO_BYTES, Content.VIEW: 0, Content.FULL: MAX_FULL_BYTES}
-    return output.byte_size if output.byte_size <= limits[content] else 0

@@ -11,9 +11,8 @@ from app.conversations.search.service import MAX_HITS
 from app.formats.message import Role
 from app.http import cursors
 from app.http.cursors import Page
-from app.http.dependencies import Cursor, services, tenant_of
 from app.http.fields import AgentId, ResponseSchema
-from app.http.routing import WireRoute, paged
+from app.http.routing import Cursor, WireRoute, paged, services, tenant_of
 from app.prompt.agent_tools import MAX_QUERY_CHARS
 
 router = APIRouter(route_class=WireRoute, tags=["messages"])

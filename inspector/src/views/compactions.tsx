@@ -47,7 +47,6 @@ function Receipts({ conversation }: { conversation: Conversation }): JSX.Element
   return (
     <div>
       {failure && <p class="failed" role="alert"><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; the next try is <When iso={failure.retry_at} /></>}.</p>}
-      {state.data?.summariser_problem && <p class="warn">{state.data.summariser_problem}</p>}
       <DryRuns conversation={conversation} />
       <div class="title"><h2>Receipts</h2><Curl path={`/v1/conversations/${encodeURIComponent(id)}/compactions`} /></div>
       {list.error ? <Failed error={list.error} /> : !list.items ? <Loading what="receipts" /> : list.items.length === 0 ? (

@@ -11,8 +11,7 @@ import pytest
 
 from app.common.errors import ServiceUnavailable
 from app.models.litellm_gateway import PROVIDER_FAILURES, CircuitBreaker
-from app.models.model_calls import Completion, ModelCall
-from app.models.usage import TokenUsage
+from app.models.usage import Completion, ModelCall, TokenUsage
 
 NO_TIME = 1e-9
 ANSWER = Completion("fine", "stop", TokenUsage(1, 1))

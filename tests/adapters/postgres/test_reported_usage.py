@@ -13,8 +13,7 @@ from app.context.repository import READ
 from app.context.usage_repository import LIST_REPORTS, NEWEST_EPOCH
 from app.conversations.repository import FIND_CONVERSATION, LOCK
 from app.database.connections import Statement
-from app.models.calibration import MIN_MARGIN, SEALED_PRIOR, Calibration, Lesson
-from app.models.limits import INEXACT_MARGIN
+from app.models.budget import INEXACT_MARGIN, MIN_MARGIN, SEALED_PRIOR, Calibration, Lesson
 from app.repositories import Database
 from tests.conftest import execute
 from tests.plans import plan_of

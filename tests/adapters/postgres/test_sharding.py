@@ -172,11 +172,11 @@ SPREAD = {
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
         "tenancy.retention": "DELETE_OLD LIST_EXPIRED",
-        "snapshots.repository": "ADD FIND LIST LIST_OF_AGENT LIST_OF_CONVERSATION PARTS REMOVE",
+        "snapshots.repository": "ADD FIND LIST PARTS REMOVE",
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
         "conversations.search.index": "UNINDEXED",
         "conversations.search.service": "BLOCKS MESSAGES",
-        "conversations.windows.repository": "COUNT_TOKENS CLEAR LOCK_ALL",
+        "conversations.windows.repository": "COUNT_TOKENS CLEAR ADD_CLEARED",
         "conversations.statuses": "ACTIVITIES",
     }.items()
     for name in names.split()

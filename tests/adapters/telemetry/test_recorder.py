@@ -24,7 +24,7 @@ from app.common.errors import Conflict, ServiceUnavailable
 from app.composition import Services
 from app.database.connections import Store
 from app.main import create_app
-from app.models.model_calls import ModelCall
+from app.models.usage import ModelCall
 from app.operation.recorder import Telemetry, serving_metrics
 from app.settings import Settings
 from app.work.repository import Waiting, waiting_in

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from app.common import json_text
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import CompactionRequest
 from app.composition import new_id
 from app.main import create_app
 from app.repositories import Database

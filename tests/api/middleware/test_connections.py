@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from app.http import connections
-from app.http.connections import BoundedProtocol
+from app.http import middleware
+from app.http.middleware import BoundedProtocol
 from app.main import create_app
 from app.settings import Settings
 from tests.conftest import serving
@@ -150,7 +150,7 @@ def test_the_bytes_of_a_head_are_bounded(
     patient_port: int, begin: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A head that is longer than the limit and has not ended is 431."""
-    monkeypatch.setattr(connections, "MAX_HEAD_BYTES", 2000)
+    monkeypatch.setattr(middleware, "MAX_HEAD_BYTES", 2000)
     pieces = [begin[at : at + 700] for at in range(0, len(begin), 700)]
     for parts in ([begin], pieces):
         found = problem_in(sent(patient_port, *parts, pause=0.01), 431)

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from app.composition import Services
-from app.http.request_logging import RequestLoggingMiddleware
+from app.http.middleware import RequestLoggingMiddleware
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, new_conversation, user

@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
-from app.formats.responses_items import ITEM_TYPES
+from app.formats.openai_responses import ITEM_TYPES
 from tests.api.talk import append, new_conversation, result, user
 from tests.judge import Facts, judge
 from tests.payload_tokens import payload_tokens
@@ -488,4 +488,6 @@ def test_the_items_of_openai_are_those_of_its_sdk() -> None:
         for kind in get_args(get_type_hints(item)["type"])
     }
     requested = {"compaction_trigger", "item_reference"}
-    assert {kind for kind in kinds if isinstance(kind, str)} - requested <= ITEM_TYPES["openai"]
+    assert {kind for kind in kinds if isinstance(kind, str)} - requested <= set(
+        ITEM_TYPES["openai"]
+    )

@@ -227,11 +227,6 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
     for line in lines:
         if line["type"] == "message":
             line.update(LIES)
-        if line["type"] == "compaction":
-            view, made = json.loads(line["view"]), json.loads(line["made"])
-            for summary in (*view["summaries"], *made):
-                summary["tokens"] = 0
-            line.update(view=json.dumps(view), made=json.dumps(made))
     copy = await imported(client, written(lines))
     assert after_first(await exported(client, copy)) == after_first(export)
     earlier = lines[at(lines, "compaction")]  # as in an export of an earlier version

@@ -8,7 +8,7 @@ import httpx
 import pytest_asyncio
 
 from app.cli.api_keys import create, set_limits
-from app.http.authentication import PUBLIC_PATHS
+from app.http.middleware import PUBLIC_PATHS
 from app.main import create_app
 from app.settings import Settings
 from app.tenancy.limits import TenantLimits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.cli.api_keys import create
-from app.http.authentication import PUBLIC_PATHS
+from app.http.middleware import PUBLIC_PATHS
 from app.main import create_app
 from app.settings import Settings
 from tests.api.http.openapi_document import OPERATIONS

@@ -156,10 +156,7 @@ def test_automatic_plans_free_at_least_min_gain(items: list[Entry], name: Strate
     plan = talk.plan({})
     if isinstance(plan, CompactionPlan):
         now = talk.compaction_input
-        most = room_for_summaries(now, name)
-        reserve = summary_limit(plan, most, now.shown, 0) if plan.summarises else 0
-        if plan.chunks:
-            reserve = min(reserve, len(plan.chunks) * (tree_node_text_limit(most) + LABEL_TOKENS))
+        reserve = summary_limit(plan, room_for_summaries(now), now) if plan.summarises else 0
         assert plan.freed_tokens - reserve >= MIN_GAIN * LIMITS.effective_window
 
 
@@ -212,19 +209,10 @@ def test_the_threshold_agrees_with_the_usage_of_the_payload(
     assert compaction_threshold(resolved).reached(state) == limits.reached(used, 0.7)
 
 
-# --- budgets --------------------------------------------------------------------------------
-
-
-# --- what a summary is made of --------------------------------------------------------------
-
-
 def hiding(span: Span | None, *summarised: Span, kept: tuple[int, ...] = ()) -> View:
     """Return a view that hides a range, with a summary for each of these spans."""
     summaries = tuple(Summary(part, "s") for part in summarised)
     return View(spans=spans_beside(span, kept), summaries=summaries)
-
-
-# --- the view -------------------------------------------------------------------------------
 
 
 # --- pins that come later -------------------------------------------------------------------
@@ -359,15 +347,14 @@ class Talk:
         self._note_summarised(
             plan, unsummarised_spans(hidden, self.view.summarised, plan.released_seqs)
         )
-        room = self._room(StrategyName.SANDWICH)
-        limit = summary_limit(plan, room, self.compaction_input.shown, self.state.summary_tokens)
-        return [summary_of(hidden, limit - LABEL_TOKENS)]
+        return [summary_of(hidden, self._limit(plan) - LABEL_TOKENS)]
 
-    def _room(self, name: StrategyName) -> int:
-        return room_for_summaries(self.compaction_input, name)
+    def _limit(self, plan: CompactionPlan) -> int:
+        now = self.compaction_input
+        return summary_limit(plan, room_for_summaries(now), now)
 
     def _tree(self, plan: CompactionPlan) -> list[Summary]:
-        tree, most = self.resolved.policy.tree_summary, self._room(StrategyName.TREE_SUMMARY)
+        tree, most = self.resolved.policy.tree_summary, self._limit(plan)
         room, nodes = tree_node_text_limit(most), list(self.view.summaries)
         chunks = tree_chunks(plan, self.view, tree.chunk_size)
         self._note_summarised(plan, [*chunks, *(Span(seq, seq + 1) for seq in plan.released_seqs)])

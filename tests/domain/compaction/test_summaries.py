@@ -36,8 +36,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.models.model_calls import Completion
-from app.models.usage import TokenUsage
+from app.models.usage import Completion, TokenUsage
 
 
 def user(text: str) -> Message:

@@ -21,7 +21,7 @@ from app.conversations.messages.row import NO_CALLS, BatchShape, Calls, batch_sh
 from app.formats import LOG_PROVIDER
 from app.formats.media import clean
 from app.formats.message import EMPTY_MESSAGE, FormatName, Role, Text
-from app.formats.provider_items import is_compaction, without_compactions
+from app.formats.reasoning import is_compaction, without_compactions
 from app.models.tokens import count_payload_messages
 from tests.domain.histories import (
     ANTHROPIC,
@@ -134,7 +134,7 @@ def original_of(entry: Draft, format: FormatName) -> Any:
     if entry.output is None or not entry.output.is_cut:
         return json.loads(body)
     (content,) = (
-        b"".join(chunk.data for chunk in chunks)
+        b"".join(chunk.data or b"" for chunk in chunks)
         for blob, chunks in entry.blobs
         if blob.id == entry.output.ref
     )

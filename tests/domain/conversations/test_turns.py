@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 from app.conversations.turns import (
     Entry,
     call_groups,
-    find_safe_boundary,
     group_boundary_after,
     group_boundary_before,
-    is_group_boundary,
     marked,
     parse_turn_boundaries,
     pinned_seqs,
@@ -25,26 +23,6 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 def legal_cuts(items: list[Entry]) -> list[int]:
     """Return by brute force every cut that leaves results with their calls."""
     return [i for i in range(len(items) + 1) if i == len(items) or i == 0 or not items[i].joins]
-
-
-@given(entries(), st.integers(-3, 60))
-def test_no_cut_separates_a_call_from_its_result(items: list[Entry], target: int) -> None:
-    """Any boundary is a legal cut, and is found again from itself."""
-    before = list(items)
-    legal = legal_cuts(items)
-    cut = find_safe_boundary(items, target)
-    assert cut in legal
-    assert is_group_boundary(items, cut)
-    inner = [start for start in parse_turn_boundaries(items) if start > 0]
-    inside = 0 < target < len(items)
-    if inner and inside:
-        assert cut in inner
-        assert all(abs(cut - target) <= abs(start - target) for start in inner)
-    elif inside:
-        assert cut <= target
-    assert items == before
-    assert find_safe_boundary(items, target) == cut
-    assert find_safe_boundary(items, cut) == cut
 
 
 @given(entries(), st.integers(-3, 60))

@@ -37,8 +37,8 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
+from app.formats.openai_responses import OUTPUTS
 from app.formats.reasoning import STAND_IN_SIGNATURE
-from app.formats.responses_items import CALLS_BY_OUTPUT
 from tests.domain.compaction import strategies_messages as generated
 from tests.judge import check_type, errors, judge
 
@@ -407,7 +407,7 @@ NATIVE: list[dict[str, Any]] = [
 def test_outputs_have_the_type_of_their_call(output: dict[str, Any]) -> None:
     """Native outputs go back as they came; others are put into the type of their call."""
     provider, message = PROVIDERS[RESPONSES], read(RESPONSES, output)
-    call = {"type": CALLS_BY_OUTPUT[output["type"]]}
+    call = {"type": next(k for k, of in OUTPUTS.items() if of == output["type"])}
     assert provider.render(message, call) == [output]
     (plain,) = provider.render(message, {"type": "function_call"})
     assert plain["type"] == "function_call_output" and plain["output"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.models.calibration import (
+from app.models.budget import (
     ENOUGH_REPORTS,
     MAX_RATIO,
     MIN_SEALED,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.formats.message import File, Image
-from app.models.media import (
+from app.models.tokens import (
     FILE_TOKENS,
     MAX_ESTIMATED_PAGES,
     MAX_PAGES,

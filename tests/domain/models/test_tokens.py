@@ -26,9 +26,10 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.models.media import FILE_TOKENS, IMAGE_TOKENS
 from app.models.tokens import (
     CALL_OVERHEAD,
+    FILE_TOKENS,
+    IMAGE_TOKENS,
     MESSAGE_OVERHEAD,
     TOOL_OVERHEAD,
     bytes_4,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
-from app.models.limits import ModelInfo
+from app.models.budget import ModelInfo
 from app.models.usage import Purpose, TokenUsage, UsageEntry, day_range, usage_entry
 
 TOKENS = st.integers(0, 10**9)

@@ -19,8 +19,7 @@ from app.conversations.view import Span, Summary, View, spans_beside
 from app.conversations.views import shown_entries, view_after, view_summary_tokens
 from app.formats import ToolDefinition
 from app.formats.message import FormatName
-from app.models.budget import Limits
-from app.models.limits import ModelInfo
+from app.models.budget import Limits, ModelInfo
 from app.payload import assembler_of
 from app.payload.assembler import Assembler
 from app.policy.policy import (

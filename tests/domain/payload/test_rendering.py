@@ -18,7 +18,7 @@ from app.common.errors import ValidationError
 from app.context.rendering import WITHOUT_BREAKPOINTS, Payload, RenderRequest, render_payload
 from app.conversations.view import Span, View
 from app.formats.message import FormatName
-from app.models.limits import O200K, ModelInfo
+from app.models.budget import O200K, ModelInfo
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
 from app.payload import assembler_of
 from app.payload.assembler import (

@@ -12,7 +12,7 @@ import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
 from app.compaction import planning
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import CompactionRequest
 from app.repositories import Database
 from app.work.repository import Job
 from tests.conftest import execute

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import CompactionRequest
 from app.compaction.summaries.extractive import SummaryScope
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.compaction.planning import summary_floor
-from app.compaction.schemas import Receipt
+from app.compaction.receipts import Receipt
 from app.repositories import Database
 from tests.services.fakes import (
     SUMMARISER,

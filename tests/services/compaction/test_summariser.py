@@ -25,9 +25,8 @@ from app.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
 from app.compaction.summaries.transcript import SourceText, take_chunk
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
-from app.models.limits import ModelInfo
-from app.models.model_calls import Completion, ModelCall
-from app.models.usage import TokenUsage
+from app.models.budget import ModelInfo
+from app.models.usage import Completion, ModelCall, TokenUsage
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
 GOOD = "<summary>short</summary>"

@@ -21,7 +21,7 @@ from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.main import create_app
 from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway
-from app.models.model_calls import ModelCall
+from app.models.usage import ModelCall
 from app.settings import Settings
 from tests import fake_llm as fake
 from tests.conftest import started

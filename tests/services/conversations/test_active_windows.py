@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import Conflict, ValidationError
-from app.models.model_calls import Completion, ModelCall
+from app.models.usage import Completion, ModelCall
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import (

@@ -15,7 +15,7 @@ import pytest
 from app.common.errors import UnpairedToolResult
 from app.conversations.schemas import AgentPatch, ConversationPatch
 from app.formats.message import FormatName
-from app.models.calibration import Lesson
+from app.models.budget import Lesson
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import (

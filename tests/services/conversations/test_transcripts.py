@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.common.errors import ContextOverflow, ValidationError
 from app.conversations.messages.stored_results import Content
 from app.conversations.messages.transcripts import MARKS, RECEIPTS
-from app.conversations.turns import group_boundary_before
+from app.conversations.turns import entry, group_boundary_before
 from app.conversations.view import Span
 from app.conversations.visibility import State, Visibility
 from app.formats.message import Role
@@ -148,17 +148,12 @@ class Story:
         return found
 
     async def _rejoin(self, first: int, last: int) -> None:
-        log = [_Spoken(role) for role in self.roles]
+        log = [entry(seq, role, 1) for seq, role in enumerate(self.roles, start=1)]
         start, end = (group_boundary_before(log, index) + 1 for index in (first - 1, last))
         async with self.harness.database.transaction() as session:
             locked = await session.log.lock(TENANT, self.id, None)
             assert locked is not None
             await self.harness.active.restore(session, locked, [Span(start, end)])
-
-
-class _Spoken:
-    def __init__(self, role: Role) -> None:
-        self.role, self.joins = role, role is Role.TOOL
 
 
 def stories() -> st.SearchStrategy[list[tuple[str, int]]]:

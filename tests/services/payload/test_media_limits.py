@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversations.partial_messages import SentMedia, cut_for
-from app.models.media import MediaLimits
 from app.models.overflow_errors import VerdictKind, judge_error
+from app.models.tokens import MediaLimits
 from app.prompt.resolved_settings import RequestSettings
 from tests.domain.compaction.strategies_messages import png
 from tests.domain.payload.test_names_and_ids import values

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.context.usage_schemas import UsageRequest
+from app.context.schemas import UsageRequest
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.common.errors import NotFound
-from app.context.usage_schemas import UsageAnswer, UsageRequest
+from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.usage_service import UsageService
 from app.conversations.budget_status import is_due_as_reported
 from app.formats.message import FormatName

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.common.errors import ContextError, Gone, NotFound, ValidationError
-from app.compaction.schemas import CompactionRequest
+from app.compaction.run import CompactionRequest
 from app.context.tool_calls import ToolCallResult, ToolCallService
 from app.formats.message import FormatName
 from app.tool_output.grep import GrepResult, MatchedLine

@@ -16,7 +16,7 @@ from app.common.errors import ContextLimitUnknown
 from app.common.ids import AgentId, ConversationId
 from app.conversations.conversation import Conversation, ConversationState, StoredSettings
 from app.conversations.settings_resolver import SettingsResolver
-from app.models.calibration import Calibration
+from app.models.budget import Calibration
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from tests.services.fakes import MODEL, MODELS, TOKENIZER
 

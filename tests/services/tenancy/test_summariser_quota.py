@@ -13,7 +13,7 @@ import pytest
 
 from app.common.errors import ServiceUnavailable
 from app.database.connections import Store
-from app.models.model_calls import ModelCall
+from app.models.usage import ModelCall
 from app.repositories import Database
 from app.tenancy.limits import SummariserQuota, TenantLimits
 from tests.services.fakes import ScriptedGateway, WatchedDatabase
