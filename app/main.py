@@ -33,7 +33,6 @@ from app.operation import routes as operation
 from app.settings import Settings, read_settings
 from app.snapshots import routes as snapshots
 from app.tool_output import routes as blobs
-from app.tool_output import tools_routes as tools
 from app.worker import worker_of
 
 # Routes are matched in this order.
@@ -42,7 +41,7 @@ ROUTERS = (
     message_search.router,
     context.router,
     blobs.router,
-    tools.router,
+    blobs.tools_router,
     further.router,
     compactions.router,
     conversations.router,

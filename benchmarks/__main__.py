@@ -17,12 +17,9 @@ MEASUREMENTS = {
     "one_request": "benchmarks.one_request",
     "first_build": "benchmarks.first_build",
     "new_epochs": "benchmarks.new_epochs",
-    "large_logs": "benchmarks.large_logs",
     "memory": "benchmarks.memory",
     "stall": "benchmarks.stall",
     "fidelity": "benchmarks.fidelity.measurement",
-    "prefix": "benchmarks.prefix",
-    "tool_search": "benchmarks.tool_search",
     "recall": "benchmarks.recall",
 }
 

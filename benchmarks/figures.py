@@ -21,12 +21,9 @@ _ORDER = (
     "one_request",
     "first_build",
     "new_epochs",
-    "large_logs",
     "memory",
     "stall",
     "fidelity",
-    "prefix",
-    "tool_search",
     "recall",
 )
 

@@ -8,35 +8,8 @@ from uuid import UUID
 
 import httpx
 
-from app.models.usage import TokenUsage
 from benchmarks.log_copies import copy_conversations, copying, extend
-from benchmarks.provider_cache import MarkedCache, Piece
 from benchmarks.workload import plain_message
-
-
-def pieces(*sizes: int, start: int = 0, marks: tuple[int, ...] = ()) -> list[Piece]:
-    """Return pieces of so many tokens, named by their places from `start` on."""
-    return [
-        Piece(b"%d" % (start + place), size, start + place in marks)
-        for place, size in enumerate(sizes)
-    ]
-
-
-def test_a_marked_cache_is_written_at_marks_alone() -> None:
-    """Anthropic writes up to the last mark, reads up to the best entry; the rest is input.
-
-    [performance.cacheable-prefix]
-    """
-    cache = MarkedCache(1_000)
-    assert cache.take(pieces(800, 700, 50, marks=(0, 1))) == TokenUsage(
-        input_tokens=50, cache_creation_tokens=1_500
-    )
-    assert cache.take(pieces(800, 700, 60, 40, marks=(2,))) == TokenUsage(
-        input_tokens=40, cache_creation_tokens=60, cache_read_tokens=1_500
-    )
-    assert cache.take(pieces(800, 700, 60, 40)) == TokenUsage(input_tokens=1_600)
-    short = pieces(800, 9, marks=(0,))  # shorter than the minimum, so never written
-    assert cache.take(short) == cache.take(short) == TokenUsage(input_tokens=809)
 
 
 async def test_copied_logs_build_like_those_of_the_service(

@@ -10,11 +10,9 @@ import pytest
 
 from benchmarks.fidelity import judge
 from benchmarks.fidelity.planted.generated import Session, generated
-from benchmarks.fidelity.planted.report_wording import WORDING as REPORT
-from benchmarks.fidelity.planted.tune_wording import WORDING as TUNE
+from benchmarks.fidelity.planted.report_wording import WORDING
 from benchmarks.fidelity.planted.wording import Kind, Plant
 
-SETS = {"tune": TUNE, "report": REPORT}
 PORT = Plant(
     Kind.UPDATE,
     "The canary cache port is now 53474.",
@@ -26,8 +24,8 @@ NEWEST = "- The canary cache port is 53474.\n"
 
 @cache
 def session(name: str) -> Session:
-    """Return a session whose name begins with that of its wordings."""
-    return generated(SETS[name.partition("-")[0]], name)
+    """Return the session of a seed."""
+    return generated(WORDING, name)
 
 
 def messages_of(name: str) -> list[dict[str, Any]]:
@@ -40,7 +38,7 @@ def called(call_id: str, function: dict[str, str]) -> dict[str, Any]:
     return {"role": "assistant", "tool_calls": [{"id": call_id, "function": function}]}
 
 
-@pytest.mark.parametrize("name", ["tune-7", "tune-8", "report-7", "report-8"])
+@pytest.mark.parametrize("name", ["report-7", "report-8"])
 def test_a_whole_conversation_keeps_everything_and_nothing_else_does(name: str) -> None:
     """All statements are found in the messages they stand in, and none in an empty payload."""
     messages = messages_of(name)

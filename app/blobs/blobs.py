@@ -44,23 +44,16 @@ class ToolOutputRef:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a blob, with the number of bytes and newlines before it."""
+    """A piece of a blob, with the number of bytes and newlines before it.
 
-    number: int
-    start: int
-    newlines: int
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class StoredChunk:
-    """A chunk as its row stores it: compressed in `data`, or as a range of the blob's object."""
+    `data` are its bytes; as stored they are compressed, or a range of the blob's object.
+    """
 
     number: int
     start: int
     newlines: int
     size: int
-    data: bytes | None = None
+    data: bytes | None
     object_start: int | None = None
     object_size: int | None = None
 
@@ -142,6 +135,12 @@ def prefix_size(data: bytes, characters: int) -> int:
         return next(islice(ends, characters - 1, None), len(data)) if characters > 0 else 0
 
 
+def whole_characters(data: bytes, limit: int) -> bytes:
+    """Return the first bytes of the data, at most so many, that split no character."""
+    split = split_character(data, limit) if limit < len(data) else None
+    return data[: split[0] if split else limit]
+
+
 def split_character(data: bytes, position: int) -> tuple[int, int] | None:
     """Return the start and end of the character that a cut at `position` splits, else None.
 
@@ -202,7 +201,7 @@ class Chunker:
     def _next_chunk(self, size: int) -> Chunk:
         data = bytes(self._pending[:size])
         del self._pending[:size]
-        chunk = Chunk(self._number, self._number * CHUNK_BYTES, self._newlines, data)
+        chunk = Chunk(self._number, self._number * CHUNK_BYTES, self._newlines, size, data)
         self._number += 1
         self._newlines += data.count(b"\n")
         return chunk

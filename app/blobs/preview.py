@@ -1,7 +1,7 @@
 """Previews of large tool results: the shortened text that the model gets [tool-output.preview].
 
-1. Every line is cut at `max_line_length` characters and keeps its line ending. The text is cut
-   before the character that would exceed `max_message_bytes` of UTF-8.
+1. Every line is cut at `max_line_length` characters and keeps its line ending, carriage returns
+   included. The text is cut before the character that would exceed `max_message_bytes` of UTF-8.
 2. If nothing is cut, the preview is the whole text. Otherwise a note on a line of its own tells how
    to read the rest. The note counts towards `max_message_bytes`; if that is smaller than the note,
    the preview is the note.
@@ -15,10 +15,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import takewhile
+from functools import lru_cache
 
 from app.blobs.blobs import (
     MAX_CHARACTER_BYTES,
@@ -26,8 +27,7 @@ from app.blobs.blobs import (
     decode,
     decode_lossy,
     encode,
-    prefix_size,
-    split_character,
+    whole_characters,
 )
 from app.models.budget import Limits
 from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
@@ -45,7 +45,8 @@ EXCERPT_CHARACTERS = 200
 WINDOW_SHARE, BYTES_PER_TOKEN = 0.25, 3
 MIN_BOUND_BYTES = 1024
 """However small the window is, a preview may have so many bytes."""
-_RUN_BYTES = 4096
+_STEP = 65_536  # characters that are searched for long lines at once
+_SPARE = 2  # characters of a cut line that show that it is longer than its limit
 
 
 class PreviewKind(StrEnum):
@@ -88,14 +89,7 @@ def should_offload(size_bytes: int, output: ToolOutputPolicy) -> bool:
 
 def has_long_line(text: str, max_line_length: int) -> bool:
     """Whether a preview cuts a line of the text (rule 1)."""
-    if len(text) <= max_line_length:
-        return False
-    start = 0
-    while (end := text.find("\n", start)) >= 0:
-        if end - start > max_line_length:
-            return True
-        start = end + 1
-    return len(text) - start > max_line_length
+    return len(text) > max_line_length and max(map(len, text.split("\n"))) > max_line_length
 
 
 def placeholder(ref: str, byte_size: int, *, named: bool) -> str:
@@ -108,81 +102,28 @@ def preview_of_texts(
     texts: Sequence[str], policy: ToolOutputPolicy, ref: ToolOutputRef, tool_name: str | None
 ) -> ToolPreview:
     """Return the preview of a result's texts (rule 4)."""
-    if not texts or (policy.view is ToolView.TRUNCATE and _fits(texts, policy)):
+    if not texts:
+        return ToolPreview(PreviewKind.WHOLE, ())
+    most = policy.max_message_bytes
+    if policy.view is ToolView.REFERENCE:
+        return _reference(texts, ref, tool_name, most)
+    if _cut(texts, policy.max_line_length, most)[0] == [*texts]:
         return ToolPreview(PreviewKind.WHOLE, tuple(texts))
-    builder = PreviewBuilder(policy)
-    for text in texts:
-        builder.feed(encode(text))
-        builder.end_text()
-    return builder.finish(ref, tool_name)
-
-
-def _fits(texts: Sequence[str], policy: ToolOutputPolicy) -> bool:
-    """Whether a cheap check shows that nothing is cut."""
-    return (
-        sum(map(len, texts)) <= policy.max_message_bytes
-        and not any(has_long_line(text, policy.max_line_length) for text in texts)
-        and sum(len(encode(text)) for text in texts) <= policy.max_message_bytes
-    )
-
-
-class PreviewBuilder:
-    """Makes a preview of a stream of bytes, in constant memory (rule 6)."""
-
-    def __init__(self, policy: ToolOutputPolicy) -> None:
-        self._mode, self._max_bytes = policy.view, policy.max_message_bytes
-        if policy.view is ToolView.REFERENCE:
-            limit = EXCERPT_CHARACTERS * MAX_CHARACTER_BYTES
-            self._lines = self._with_note = _PreviewText(limit + 1, limit)
-        else:
-            limit = policy.max_message_bytes
-            self._lines = _PreviewText(policy.max_line_length, limit)
-            # A note is known to be needed only at the end: a second text leaves bytes for it.
-            self._with_note = _PreviewText(policy.max_line_length, max(0, limit - NOTE_BYTES))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether more bytes cannot change the preview."""
-        return self._lines.is_full
-
-    def feed(self, piece: bytes) -> None:
-        """Add bytes to the current text."""
-        self._lines.feed(piece)
-        if self._with_note is not self._lines:
-            self._with_note.feed(piece)
-
-    def end_text(self) -> None:
-        """End the current text; the next bytes belong to another one (rule 4)."""
-        self._lines.end_text()
-        if self._with_note is not self._lines:
-            self._with_note.end_text()
-
-    def finish(self, ref: ToolOutputRef, tool_name: str | None = None) -> ToolPreview:
-        """Return the preview of all bytes, with the notes for this ref."""
-        if self._lines.has_open_text:
-            self.end_text()
-        if self._mode is ToolView.REFERENCE:
-            return _reference(self._lines.texts, ref, tool_name, self._max_bytes)
-        if not self._lines.is_full and not self._lines.has_cut_lines:
-            return ToolPreview(PreviewKind.WHOLE, tuple(self._lines.texts))
-        texts = self._with_note.texts
-        note, plain_note, mentions = self._notes(ref)
-        last = max((index for index, text in enumerate(texts) if text), default=0)
-        gap = "" if texts[last].endswith("\n") or not texts[last] else "\n"
-        texts[last] += gap + note
-        return ToolPreview(PreviewKind.CUT, tuple(texts), note, plain_note, mentions)
-
-    def _notes(self, ref: ToolOutputRef) -> tuple[str, str, tuple[str, ...]]:
-        shown = f"{self._with_note.shown_bytes:,} of {ref.byte_size:,} bytes shown"
-        if self._with_note.is_full:
-            offset = self._with_note.newlines
-            how = f'Read the rest with {READ_LINES} ref_id="{ref.id}" offset={offset}'
-            what, or_search, mentions = "Output cut", "or search it with", (READ_LINES, GREP)
-        else:
-            how = f'Read them whole with {READ_BYTES} ref_id="{ref.id}"'
-            what, or_search, mentions = "Long lines cut", "or search them with", (READ_BYTES, GREP)
-        note = f"[{what}: {shown}. {how}, {or_search} {GREP}.]"
-        return note, f'[{what}: {shown}; ref="{ref.id}".]', mentions
+    shown, offset = _cut(texts, policy.max_line_length, max(0, most - NOTE_BYTES))
+    # A byte outside a UTF-8 character is shown as three.
+    size = sum(len(encode(text)) - 2 * text.count("\ufffd") for text in shown)
+    what = f"{size:,} of {ref.byte_size:,} bytes shown"
+    if offset is not None:
+        how = f'Read the rest with {READ_LINES} ref_id="{ref.id}" offset={offset}'
+        what, or_search, reader = f"Output cut: {what}", "or search it with", READ_LINES
+    else:
+        how = f'Read them whole with {READ_BYTES} ref_id="{ref.id}"'
+        what, or_search, reader = f"Long lines cut: {what}", "or search them with", READ_BYTES
+    note = f"[{what}. {how}, {or_search} {GREP}.]"
+    last = max((index for index, text in enumerate(shown) if text), default=0)
+    shown[last] += ("" if shown[last].endswith("\n") or not shown[last] else "\n") + note
+    plain_note = f'[{what}; ref="{ref.id}".]'
+    return ToolPreview(PreviewKind.CUT, tuple(shown), note, plain_note, (reader, GREP))
 
 
 def _reference(
@@ -192,128 +133,75 @@ def _reference(
     note = f'Use the "{READ_BYTES}" tool with {plain_note} to read specific portions.'
     header = f'[Tool result stored — {ref.byte_size:,} bytes from "{tool_name or "tool"}".\n'
     header += f"First {EXCERPT_CHARACTERS} chars: "
-    limit = max(0, max_bytes - len(encode(f"{header}]\n{note}")))
-    excerpt = encode("".join(texts)[:EXCERPT_CHARACTERS])
-    split = split_character(excerpt, limit) if limit < len(excerpt) else None
-    excerpt = excerpt[: split[0] if split else limit]
-    text = f"{header}{decode(excerpt)}]\n{note}"
+    room = max(0, max_bytes - len(encode(f"{header}]\n{note}")))
+    start = "".join(text[:EXCERPT_CHARACTERS] for text in texts)[:EXCERPT_CHARACTERS]
+    text = f"{header}{decode(whole_characters(encode(start), room))}]\n{note}"
     others = ("",) * (len(texts) - 1)
     return ToolPreview(PreviewKind.REFERENCE, (text, *others), note, plain_note, (READ_BYTES,))
 
 
-class _PreviewText:
-    """The texts of a preview, with lines cut at their limit, up to a number of bytes.
+def _cut(texts: Sequence[str], max_line: int, room: int) -> tuple[list[str], int | None]:
+    """Return texts cut to a number of bytes together, and in which line that was, if it was."""
+    shown: list[str] = []
+    offset = None
+    for text in texts:
+        data = encode(_with_cut_lines(text, max_line, room)) if offset is None else b""
+        is_over = len(data) > room
+        if is_over:
+            data = whole_characters(data, room)
+        room -= len(data)
+        shown.append(decode(data))
+        if is_over:
+            offset = "\n".join(shown).count("\n")
+    return shown, offset
 
-    `shown_bytes` counts bytes of the source. `newlines` counts newlines in them and between texts.
-    `is_full` is true once a character was left out because of the byte limit.
+
+def _with_cut_lines(text: str, max_line: int, room: int) -> str:
+    """Return a text with its lines cut, as far as it is needed for so many bytes."""
+    start = text[: room + 1]
+    if not has_long_line(start, max_line):
+        return start
+    kept, at = "", 0
+    while at < len(text) and len(kept) <= room + _SPARE * (kept.count("\n") + 1):
+        step = text[at : at + _STEP]
+        kept = _long_lines(max_line + _SPARE).sub(r"\1", kept + step)
+        at += len(step)
+    return _long_lines(max_line).sub(r"\1", kept)
+
+
+@lru_cache(16)
+def _long_lines(size: int) -> re.Pattern[str]:
+    return re.compile(rf"(?m)^([^\n]{{{size}}})[^\n]*[^\r\n]")
+
+
+class PreviewBuilder:
+    """Makes a preview of a stream of bytes, in constant memory (rule 6).
+
+    `is_full` is true once more bytes cannot change it.
     """
 
-    def __init__(self, max_line_length: int, max_bytes: int) -> None:
-        self.texts: list[str] = []
-        self.shown_bytes = 0
-        self.newlines = 0
+    def __init__(self, policy: ToolOutputPolicy) -> None:
+        self._policy = policy
+        self._data = bytearray()
         self.is_full = False
-        self.has_cut_lines = False
-        self._max_line_length = max_line_length
-        self._remaining_bytes = max_bytes
-        self._text: list[str] = []
-        self._line = bytearray()
-        self._is_skipping = False
-        self._skipped_last = b""
-
-    @property
-    def has_open_text(self) -> bool:
-        """Whether the current text has to be ended; the first one always has."""
-        return bool(self._text or self._line or self._is_skipping or not self.texts)
+        size = MAX_CHARACTER_BYTES * (policy.max_line_length + _SPARE)
+        self._long_lines = re.compile(rb"(?m)^([^\n]{%d})[^\n]*[^\r\n]" % size)
 
     def feed(self, piece: bytes) -> None:
-        at = 0
-        while at < len(piece) and not self.is_full:
-            start, at = at, self._add_run(piece, at)
-            if at > start:
-                continue
-            end = piece.find(b"\n", at)
-            if end < 0:
-                self._buffer(piece[at:])
+        """Add bytes."""
+        most, max_line = self._policy.max_message_bytes, self._policy.max_line_length
+        for start in range(0, len(piece), _STEP):
+            if self.is_full:
                 return
-            self._buffer(piece[at:end])
-            self._end_line(b"\n")
-            at = end + 1
+            self._data += piece[start : start + _STEP]
+            if self._policy.view is ToolView.REFERENCE:
+                self.is_full = len(self._data) >= EXCERPT_CHARACTERS * MAX_CHARACTER_BYTES
+            elif len(self._data) > most:
+                self._data[:] = self._long_lines.sub(rb"\1", self._data)
+                # The last character may be incomplete, and the last line go on after its returns.
+                text = decode_lossy(bytes(self._data.rstrip(b"\r")))[: 1 - MAX_CHARACTER_BYTES]
+                self.is_full = _cut([text], max_line, most)[1] is not None
 
-    def end_text(self) -> None:
-        if self._line or self._is_skipping:
-            self._end_line(b"")
-        self.texts.append("".join(self._text))
-        self._text.clear()
-        self.newlines += not self.is_full
-
-    def _add_run(self, piece: bytes, at: int) -> int:
-        """Add several whole lines at once, and return the position after them."""
-        if self._line or self._is_skipping:
-            return at
-        # A byte outside a UTF-8 character becomes three bytes.
-        limit = min(_RUN_BYTES, self._remaining_bytes // 3)
-        stop = piece.rfind(b"\n", at, at + limit) + 1
-        lines = piece[at:stop].split(b"\n")
-        if max(map(len, lines)) > self._max_line_length:
-            before = [*takewhile(lambda line: len(line) <= self._max_line_length, lines)]
-            stop = at + sum(map(len, before)) + len(before)
-        if stop <= at:
-            return at
-        run = piece[at:stop]
-        text = decode_lossy(run)
-        self._text.append(text)
-        self._remaining_bytes -= len(encode(text))
-        self.shown_bytes += len(run)
-        self.newlines += run.count(b"\n")
-        return stop
-
-    def _buffer(self, part: bytes) -> None:
-        if self._is_skipping:
-            self._skipped_last = part[-1:] or self._skipped_last
-            return
-        # A line of this size is cut, even if it ends here.
-        limit = min(
-            (self._max_line_length + 2) * MAX_CHARACTER_BYTES,
-            self._remaining_bytes + 2 * MAX_CHARACTER_BYTES,
-        )
-        self._line += part[: limit - len(self._line)]
-        if len(self._line) >= limit:
-            self._add_line(bytes(self._line))
-            self._line.clear()
-            self._is_skipping = True
-            self._skipped_last = part[-1:]
-
-    def _end_line(self, newline: bytes) -> None:
-        if self._is_skipping:
-            self._is_skipping = False
-            has_return = self._skipped_last == b"\r"
-        else:
-            line = bytes(self._line)
-            self._line.clear()
-            has_return = line.endswith(b"\r")
-            self._add_line(line[:-1] if has_return else line)
-        end = b"\r" + newline if has_return else newline
-        if end and not self.is_full:
-            self._add(decode(end), end)
-            self.newlines += newline != b"" and not self.is_full
-
-    def _add_line(self, line: bytes) -> None:
-        text = decode_lossy(line)
-        if len(text) > self._max_line_length:
-            text = text[: self._max_line_length]
-            self.has_cut_lines = True
-        self._add(text, line)
-
-    def _add(self, text: str, source: bytes) -> None:
-        """Add a text, cut at the byte limit; `source` are the bytes of its line."""
-        data = encode(text)
-        if len(data) > self._remaining_bytes:
-            self.is_full = True
-            split = split_character(data, self._remaining_bytes)
-            text = decode(data[: split[0] if split else self._remaining_bytes])
-            data = encode(text)
-        self._text.append(text)
-        self._remaining_bytes -= len(data)
-        whole = data == source
-        self.shown_bytes += len(source) if whole else prefix_size(source, len(text))
+    def finish(self, ref: ToolOutputRef, tool_name: str | None = None) -> ToolPreview:
+        """Return the preview of all bytes, with the notes for this ref."""
+        return preview_of_texts([decode_lossy(bytes(self._data))], self._policy, ref, tool_name)

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.blobs.blobs import Blob, StoredChunk
+from app.blobs.blobs import Blob, Chunk
 from app.common.errors import NotFound
 from app.common.texts import sendable
 from app.database.connections import Repository, Statement
@@ -291,7 +291,7 @@ class BlobRepository(Repository):
         return begun == 1
 
     async def add_chunks(
-        self, conversation_id: str, content_id: str, chunks: Sequence[StoredChunk]
+        self, conversation_id: str, content_id: str, chunks: Sequence[Chunk]
     ) -> None:
         """Store more chunks of an unfinished upload; none if it was dropped."""
         await self._session.run(
@@ -331,7 +331,7 @@ class BlobRepository(Repository):
     async def add_to_messages(
         self,
         conversation_id: str,
-        stored: Sequence[tuple[Blob, Sequence[StoredChunk]]],
+        stored: Sequence[tuple[Blob, Sequence[Chunk]]],
         uses: Sequence[tuple[str, int]],
     ) -> None:
         """Store blobs with their chunks, and which blob is used at which seq.
@@ -357,7 +357,7 @@ class BlobRepository(Repository):
 
     async def chunks(
         self, conversation_id: str, content_id: str, first: int, count: int
-    ) -> list[StoredChunk]:
+    ) -> list[Chunk]:
         """Return up to `count` chunks from number `first` on, in order."""
         rows = await self._session.all(
             CHUNKS,
@@ -366,7 +366,7 @@ class BlobRepository(Repository):
             first=first,
             count=count,
         )
-        return [read(StoredChunk, row) for row in rows]
+        return [read(Chunk, row) for row in rows]
 
     async def chunk_before_line(
         self, conversation_id: str, content_id: str, line: int
@@ -445,7 +445,7 @@ def _blob_parameters(blobs: Sequence[Blob]) -> dict[str, Any]:
     }
 
 
-def _chunk_parameters(chunks: Sequence[tuple[str, StoredChunk]]) -> dict[str, Any]:
+def _chunk_parameters(chunks: Sequence[tuple[str, Chunk]]) -> dict[str, Any]:
     return {
         "chunk_content_id": [UUID(content_id) for content_id, _ in chunks],
         **{f"chunk_{name}": [getattr(chunk, name) for _, chunk in chunks] for name in _CHUNK},

@@ -2,7 +2,8 @@
 
 Each step is a function from a value to the next:
 
-    read      conversation, last epoch, and what a cached payload of it lacks, in one select
+    read      conversation, last epoch, and what a cached payload of it lacks, in one select; none
+              of it after an append in the same request, if nothing else happened since
     settings  of the conversation, its agent and this request
     view      the last epoch's view while it holds, else a new one: `view.py`
     fit       clear tool results, compact, or reduce without a model; continue the last epoch or
@@ -55,6 +56,8 @@ from app.conversations.epochs import (
     payload_stream_of,
     requested_window,
 )
+from app.conversations.messages.service import Appended
+from app.formats import PROVIDERS
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import PayloadTools, RequestSettings, check_tools, digest
@@ -95,9 +98,14 @@ class ContextService:
         conversation_id: str,
         settings: RequestSettings,
         known: Known | None = None,
+        appended: Appended | None = None,
     ) -> dict[str, Any]:
-        """Return the payload of the next model call, or a delta to the known payload."""
-        return await self._answer(Attempt(tenant_id, conversation_id, settings, known))
+        """Return the payload of the next model call, or a delta to the known payload.
+
+        With the batch that was just appended it need not be read.
+        """
+        attempt = Attempt(tenant_id, conversation_id, settings, known, appended)
+        return await self._answer(attempt)
 
     async def preview(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
@@ -159,7 +167,7 @@ class ContextService:
                 raise await refusal(self._deps, result)
             if not isinstance(result, Changed):
                 return result
-            attempt = result.attempt
+            attempt = replace(result.attempt, appended=None)
         raise Conflict("The conversation changes too fast to build on; try again")
 
     async def _build(self, attempt: Attempt) -> dict[str, Any] | Changed | Overflow:
@@ -248,6 +256,8 @@ async def _read(
     not read, whatever other builds do to the cache meanwhile.
     """
     cached = deps.cache.find(attempt.cache_key)
+    if cached is not None and (known := _known_input(attempt, cached)) is not None:
+        return cached, known
     epoch_id = cached.epoch_id if cached is not None else None
     async with deps.database.session() as session:
         build_input = await session.contexts.read_build_input(
@@ -265,6 +275,26 @@ async def _read(
     last_epoch = build_input.window_epoch or build_input.epoch
     is_of_it = last_epoch is not None and last_epoch.epoch_id == epoch_id
     return cached if is_of_it else None, build_input
+
+
+def _known_input(attempt: Attempt, cached: CachedPayload) -> BuildInput | None:
+    """Return what a read would, from the last one and the batch that was appended; None if it may
+    be different.
+    """
+    appended, known = attempt.appended, cached.input
+    if known is None or appended is None or appended.conversation is None or not appended.drafts:
+        return None
+    before, conversation = known.conversation.state, appended.conversation
+    state, model = conversation.state, attempt.settings.model
+    is_same = (state.view_version, state.input_version) == (
+        before.view_version,
+        before.input_version,
+    )
+    is_next = appended.new[0].seq == cached.assembler.rendered_through + 1
+    if not (is_same and is_next and model in (None, conversation.model)):
+        return None
+    rows = appended.rows(as_chat=PROVIDERS[attempt.settings.format].is_stored)
+    return replace(known, conversation=conversation, rows=rows)
 
 
 # --- record ---------------------------------------------------------------------------------------
@@ -288,14 +318,18 @@ async def _record(
     )
     if attempt.is_preview:
         return build
+    after: BuildInput | None = replace(state.input, view=None, rows=[])
     if is_new:
         texts = dict(state.resolved.texts)
         if state.texts_before_history:
             texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
         async with deps.database.session() as session:
-            if not await session.contexts.add_epoch(attempt.conversation_id, epoch, texts):
-                return state.changed()
+            version = await session.contexts.add_epoch(attempt.conversation_id, epoch, texts)
+        if version is None:
+            return state.changed()
+        after = _input_after(state.input, epoch, version)
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
+    rendered.input = after
     deps.cache.put(attempt.cache_key, rendered)
     tail_hash = None
     if state.tail.texts:
@@ -307,6 +341,16 @@ async def _record(
             rendered.tail_hash = tail_hash
     await _record_usage(deps, state, 0 if is_new else MIN_UNSTORED_CHANGE)
     return replace(build, build_id=str(BuildId(epoch.epoch_id, through_seq, tail_hash)))
+
+
+def _input_after(read: BuildInput, added: Epoch, version: int) -> BuildInput | None:
+    """Return what the next build would read after this epoch; None if more has changed."""
+    conversation = read.conversation
+    if version != conversation.state.input_version + 1:
+        return None
+    state = replace(conversation.state, input_version=version)
+    after = replace(read, epoch=added, window_epoch=None, view=None, other_streams=(), rows=[])
+    return replace(after, conversation=replace(conversation, state=state))
 
 
 def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) -> Epoch:

@@ -157,9 +157,9 @@ LONG_TEXT = Statement(
 ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
-            SELECT conversation_id FROM heads
+            UPDATE heads SET input_version = input_version + 1
             WHERE conversation_id = :conversation_id AND redacted_version <= :view_version
-            FOR NO KEY UPDATE
+            RETURNING conversation_id, input_version
         ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
             SELECT alive.conversation_id, item.hash, item.body
@@ -171,7 +171,7 @@ ADD_EPOCH = Statement(
             ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
             RETURNING conversation_id
         )
-        SELECT conversation_id FROM added
+        SELECT alive.input_version FROM added JOIN alive USING (conversation_id)
         """
 )
 SET_UNSTORED = Statement(
@@ -320,11 +320,13 @@ class ContextRepository(CompactionQueries):
             item.text = found["text"]
         return rows
 
-    async def add_epoch(self, conversation_id: str, epoch: Epoch, texts: Mapping[str, str]) -> bool:
-        """Store an epoch.
+    async def add_epoch(
+        self, conversation_id: str, epoch: Epoch, texts: Mapping[str, str]
+    ) -> int | None:
+        """Store an epoch, and return the conversation's input version with it.
 
-        False when another build stored it first, the conversation is gone, or a message was
-        redacted since.
+        None when another build stored it first, the conversation is gone, or a message was redacted
+        since.
         """
         values = fields_of(epoch) | {
             "conversation_id": conversation_id,
@@ -333,7 +335,8 @@ class ContextRepository(CompactionQueries):
             "hashes": [*texts],
             "texts": [*texts.values()],
         }
-        return await self._session.first(ADD_EPOCH, **values) is not None
+        version: int | None = await self._session.value(ADD_EPOCH, **values)
+        return version
 
     async def set_unstored_tokens(
         self, conversation_id: str, view_version: int, tokens: int

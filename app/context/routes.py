@@ -104,22 +104,24 @@ async def build_context(
     )
     stored: dict[str, Any] = dict(NOTHING_STORED)
     facts: dict[str, Any] = {}
-    sent_seq = None
+    appended, sent_seq = None, None
     if body.append is not None:
         messages, format = body.append.messages, body.append.format or body.format
         await require_small_messages(request, messages, "/append/messages")
         append = Append(messages, format, body.append.expected_seq, idempotency_key)
         with _located("/append"):
-            stored["appended"] = appended = await running.log.append(*where, append)
-        facts["appended"] = positions = _positions(appended)
+            appended = await running.log.append(*where, append)
+        stored["appended"] = appended.answer
+        facts["appended"] = positions = _positions(appended.answer)
         sent_seq = positions["first_seq"] - 1
     if body.usage is not None:
         with _located("/usage", facts):
             reported = await running.usage.report(*where, body.usage, idempotency_key, sent_seq)
         stored["reported"] = reported
         facts["reported"] = reported.report_id
+        appended = None  # the report may have changed the calibration
     with _located("", facts):
-        built = await running.context.build(*where, _settings(body), body.known)
+        built = await running.context.build(*where, _settings(body), body.known, appended)
     return Json(built | stored)
 
 

@@ -27,6 +27,7 @@ from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, Obse
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
+from app.conversations.messages.service import Appended
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
@@ -85,7 +86,8 @@ class CachedPayload:
 
     The log never changes, so it is valid as long as its epoch lasts. `output_tokens` counts the
     shown tool output, `cut_seqs` are the results of which the log has a preview. `tail_hash` is
-    that of the newest build's tail.
+    that of the newest build's tail. `input` is what the newest build read, with its epoch and
+    without rows, if nothing else has changed.
     """
 
     view: View
@@ -96,6 +98,7 @@ class CachedPayload:
     output_tokens: int = 0
     cut_seqs: list[int] = field(default_factory=list)
     tail_hash: str = ""
+    input: BuildInput | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -196,6 +199,7 @@ class Attempt:
     conversation_id: str
     settings: RequestSettings
     known: Known | None = None
+    appended: Appended | None = None
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True

@@ -141,7 +141,8 @@ class ConversationState:
     - No background compaction runs before the log has `resume_at_tokens` tokens. `is_due` is set
       when one is due, and `became_due` when the last append made it due. `failures` counts failed
       attempts in a row; `is_resting` is set until the next attempt.
-    - `redacted_version` is the view version of the last redaction, 0 without any.
+    - `redacted_version` is the view version of the last redaction, 0 without any. `input_version`
+      grows with each epoch and pin.
     - The newest payload has `unstored_tokens` more than follows from the rest, or less: reasoning,
       what its format sends otherwise, and what was left out of it alone. They are after the factor.
     """
@@ -175,6 +176,7 @@ class ConversationState:
     cleared_seq: int = 0
     oldest_at: datetime | None = None
     redacted_version: int = 0
+    input_version: int = 0
     unstored_tokens: int = 0
 
     @property

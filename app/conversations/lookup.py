@@ -59,7 +59,8 @@ class ConversationKeys:
     async def public_ids_of(self, tenant_id: str, keys: Collection[str]) -> dict[str, str]:
         """Return the public ids of conversations by their keys."""
         async with self._database.session() as session:
-            return await public_ids_of(session, tenant_id, keys)
+            own = await session.conversations.own_ids(tenant_id, keys)
+        return {key: own.get(key, key) for key in keys}
 
     async def find_other(self, tenant_id: str, public_id: str, key: str) -> str | None:
         """Return the key of the conversation if it is another one than this, which is unknown."""
@@ -70,14 +71,6 @@ class ConversationKeys:
         return found if found != key else None
 
 
-async def public_ids_of(
-    repositories: Repositories, tenant_id: str, keys: Collection[str]
-) -> dict[str, str]:
-    """Return the public ids of conversations by their keys."""
-    own = await repositories.conversations.own_ids(tenant_id, keys)
-    return {key: own.get(key, key) for key in keys}
-
-
 async def find_key(repositories: Repositories, tenant_id: str, public_id: str) -> str | None:
     """Return the key of the tenant's conversation with this id, None if there is none."""
     keys = keys_of(tenant_id, public_id)
@@ -85,21 +78,21 @@ async def find_key(repositories: Repositories, tenant_id: str, public_id: str) -
     return next((key for key, is_own in stored.items() if is_own), None)
 
 
-async def free_key(repositories: Repositories, tenant_id: str, public_id: str) -> str:
-    """Return the key for a new conversation; raises Conflict if the tenant has one with this id."""
+async def free_key(
+    repositories: Repositories, tenant_id: str, public_id: str, *, lock: bool = False
+) -> str:
+    """Return the key for a new conversation; raises Conflict if the tenant has one with this id.
+
+    With `lock` other creations with this id wait until the transaction ends.
+    """
+    if lock:
+        await repositories.conversations.lock_id(tenant_id, public_id)
     keys = keys_of(tenant_id, public_id)
     stored = await repositories.conversations.stored_keys(tenant_id, public_id, keys)
     free = next((key for key in keys if key not in stored), None)
     if free is None or any(stored.values()):
         raise id_taken(public_id)
     return free
-
-
-async def require_free(repositories: Repositories, tenant_id: str, public_id: str) -> None:
-    """Lock an id until the transaction ends; raises Conflict if the tenant has a conversation."""
-    await repositories.conversations.lock_id(tenant_id, public_id)
-    if await find_key(repositories, tenant_id, public_id) is not None:
-        raise id_taken(public_id)
 
 
 def own_id_of(key: str, public_id: str) -> str | None:

@@ -77,7 +77,7 @@ STATE_COLUMNS = """
     h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
     h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
-    h.unstored_tokens, h.unstored_version, h.due_at IS NOT NULL AS is_due,
+    h.unstored_tokens, h.unstored_version, h.input_version, h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
 AGENT_JOIN = "LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id"

@@ -34,8 +34,8 @@ from app.models.budget import (
     merged_entry,
     resolve_context_window,
     safety_margin,
-    start_factor,
 )
+from app.models.registry import start_factor
 from app.models.tokens import CountText, Tokenizer, text_bytes_4, text_chars_2_5, text_chars_4
 from app.policy.policy import (
     DEFAULT_POLICY,

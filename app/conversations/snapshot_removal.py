@@ -38,19 +38,16 @@ REMOVE_PARTS = Statement("""
     DELETE FROM snapshot_parts WHERE conversation_id = :conversation_id
     RETURNING session_id, message_count
 """)
-REMOVE_EMPTY = Statement("""
-    DELETE FROM snapshots s
-    USING unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
-        AS removed (session_id, messages)
-    WHERE s.tenant_id = :tenant_id AND s.session_id = removed.session_id
-        AND s.message_count <= removed.messages
-""")
 REDUCE = Statement(f"""
     UPDATE snapshots s
     SET message_count = s.message_count - removed.messages, summary = '{REMOVED_SUMMARY}'
     FROM unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
         AS removed (session_id, messages)
     WHERE s.tenant_id = :tenant_id AND s.session_id = removed.session_id
+""")
+REMOVE_EMPTY = Statement("""
+    DELETE FROM snapshots
+    WHERE tenant_id = :tenant_id AND session_id = ANY (:session_ids) AND message_count <= 0
 """)
 
 
@@ -66,13 +63,9 @@ async def remove_from_snapshots(
     if not await session.all(LOCK_SNAPSHOTS, tenant_id=tenant_id, **own):
         return {}
     parts = await session.all(REMOVE_PARTS, **own)
-    removed = {
-        "tenant_id": tenant_id,
-        "session_ids": [row["session_id"] for row in parts],
-        "counts": [row["message_count"] for row in parts],
-    }
-    snapshots = await session.run(REMOVE_EMPTY, **removed)
-    await session.run(REDUCE, **removed)
+    of_tenant = {"tenant_id": tenant_id, "session_ids": [row["session_id"] for row in parts]}
+    await session.run(REDUCE, **of_tenant, counts=[row["message_count"] for row in parts])
+    snapshots = await session.run(REMOVE_EMPTY, **of_tenant)
     return {"snapshots": snapshots, "snapshot_parts": len(parts)}
 
 

@@ -165,6 +165,8 @@ CREATE TABLE heads (
     -- The tokens that the newest payload of this view version has beyond what is stored here.
     unstored_tokens bigint NOT NULL DEFAULT 0,
     unstored_version bigint NOT NULL DEFAULT 0,
+    -- Grows with each epoch and pin: what a build reads beside this row, the log and the settings.
+    input_version bigint NOT NULL DEFAULT 0,
     -- Since when it has messages that no search finds; null is never.
     unindexed_at timestamptz DEFAULT now(),
     PRIMARY KEY (conversation_id)

@@ -23,12 +23,12 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from app.blobs.blobs import Blob, Chunk, Chunker, blob_id
-from app.blobs.chunks import BlobStore
+from app.blobs.store import BlobStore
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import UNBOUNDED, Bound
-from app.conversations.lookup import free_key, id_taken, own_id_of, require_free
+from app.conversations.lookup import free_key, id_taken, own_id_of
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import window_from
@@ -198,8 +198,7 @@ class ImportService:
             checker = ImportChecker(self._resolver.counter)
             checked = map(checker.check, read_lines(file, _RECORD_FACTOR * self._max_body_bytes))
             async with self._database.transaction() as session:
-                await require_free(session, tenant_id, public_id)
-                key = await free_key(session, tenant_id, public_id)
+                key = await free_key(session, tenant_id, public_id, lock=True)
                 writer = _Import(self, session, tenant_id, key, checker, _in_threads(checked))
                 settings = await writer.begin(check_settings, own_id_of(key, public_id), agent_id)
                 await writer.store()

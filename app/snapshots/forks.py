@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from app.blobs.chunks import BlobStore
+from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.lookup import free_key, own_id_of, require_free
+from app.conversations.lookup import free_key, own_id_of
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
@@ -205,8 +205,7 @@ class ForkService:
     ) -> str:
         source_id = source.conversation_id
         async with self._database.transaction() as session:
-            await require_free(session, tenant_id, public_id)
-            key = await free_key(session, tenant_id, public_id)
+            key = await free_key(session, tenant_id, public_id, lock=True)
             ids = {"source_id": source_id, "fork_id": key}
             own = {"own_id": own_id_of(key, public_id), "metadata": metadata}
             added = await session.session.first(ADD, tenant_id=tenant_id, **ids, **own)

@@ -4,19 +4,17 @@
    match at the ends of a line, and one carriage return before a newline is left out.
 2. RE2 needs time proportional to the text for every pattern; a pattern that needs too much time
    for each byte is refused [tool-output.grep-linear]. RE2 releases the GIL.
-3. Blocks of lines are searched at once, because `^` and `$` match at the ends of lines there too.
-   A pattern that can tell a block from a line is matched line by line.
+3. Blocks of lines are searched at once, because `^` and `$` match at the ends of lines there too. A
+   pattern that can tell a block from a line, as with `\\A`, is refused.
 4. A line of more than MAX_WHOLE_LINE_BYTES is searched in segments of that size, which overlap by
    OVERLAP_BYTES: there, a match longer than the overlap may not be found.
-5. Patterns and blobs are UTF-8. Only the pattern `\\C` matches a byte outside a character.
-6. Memory holds the current line and the result.
+5. Patterns and blobs are UTF-8. Memory holds the current line and the result.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +39,7 @@ ELLIPSIS = "…"
 _POINTER = "/query/pattern"
 _BLOCK_BYTES = 65_536
 _REACH = MAX_CHARACTER_BYTES - 1  # bytes after a position that show if it splits a character
-_NEEDS_SINGLE_LINES = re.compile(r"\\[AzC]|\(\?\w*-\w*m")  # such as \A or (?-m): rule 3
+_TELLS_BLOCKS = re.compile(r"(?<!\\)(?:\\\\)*\\[AzC]|\(\?\w*-\w*m")  # such as \A or (?-m): rule 3
 
 
 @answer()
@@ -70,10 +68,6 @@ class GrepResult:
     """Whether there are more matches."""
 
 
-_LineMatch = tuple[int, int, int, int, int]
-"""The lines of a block before the matching one, its start and end, those of its match."""
-
-
 class Grep:
     """Searches a stream of bytes, in constant memory.
 
@@ -92,25 +86,16 @@ class Grep:
         max_line_length: int,
     ) -> None:
         self._pattern = _compile(pattern, ignore_case)
-        self._find_matches = (
-            _matches_by_line if _NEEDS_SINGLE_LINES.search(pattern) else _matches_in_block
-        )
+        self._max_before, self._max_after = before, after
+        self._limit, self._max_line = limit, max_line_length
         self._before: deque[str] = deque(maxlen=before)
-        self._max_before = before
-        self._max_after = after
-        self._limit = limit
-        self._max_line_length = max_line_length
         self._line = 1
-        self._pending = bytearray()
-        self._long: _LongLine | None = None
+        self._pending = b""  # of the last line
+        self._long: str | None = None  # the start of a line that is searched in segments
         self._matches: list[MatchedLine] = []
         self._open: list[MatchedLine] = []  # matches that lack lines after them
         self._truncated = False
-        self._remaining_characters = MAX_RESULT_CHARACTERS
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._matches) >= self._limit or self._remaining_characters <= 0
+        self._room = MAX_RESULT_CHARACTERS
 
     @property
     def is_done(self) -> bool:
@@ -122,144 +107,100 @@ class Grep:
         for start in range(0, len(piece), _BLOCK_BYTES):
             if self.is_done:
                 return
-            self._feed(piece[start : start + _BLOCK_BYTES])
+            block = self._pending + piece[start : start + _BLOCK_BYTES]
+            if self._long is not None and b"\n" in block:
+                self._pending, _, block = block.partition(b"\n")
+                self._search_segment(is_last=True)
+            lines, newline, self._pending = block.rpartition(b"\n")
+            if newline:
+                self._search(lines.replace(b"\r\n", b"\n").removesuffix(b"\r"))
+            if len(self._pending) > MAX_WHOLE_LINE_BYTES:
+                self._search_segment()
 
     def finish(self) -> GrepResult:
         """Search the last line, and return the result."""
         if self._long is not None:
-            self._end_long_line(self._long, b"")
+            self._search_segment(is_last=True)
         elif self._pending and not self.is_done:
-            self._search(bytes(self._pending.removesuffix(b"\r")))
+            self._search(self._pending.removesuffix(b"\r"))
         return GrepResult(self._matches, self._truncated)
-
-    def _feed(self, piece: bytes) -> None:
-        if len(self._pending) + _line_end(piece, 0) > MAX_WHOLE_LINE_BYTES and self._long is None:
-            self._long = _LongLine(self._pattern, self._max_line_length)
-            self._long.feed(bytes(self._pending))
-            self._pending.clear()
-        if self._long is not None:
-            end = piece.find(b"\n")
-            if end < 0:
-                self._long.feed(piece)
-                return
-            self._end_long_line(self._long, piece[:end])
-            piece = piece[end + 1 :]
-        end = piece.rfind(b"\n")
-        if end < 0:
-            self._pending += piece
-            return
-        block = bytes(self._pending) + piece[: end + 1]
-        if b"\r" in block:
-            block = block.replace(b"\r\n", b"\n")
-        self._pending[:] = piece[end + 1 :]
-        self._search(block[:-1])
 
     def _search(self, block: bytes) -> None:
         """Search a block of lines, without the newline of the last one."""
-        if self._open:
-            self._add_after([*self._lines_from(block, 0)])
-        if not self._truncated:
-            for lines, start, end, first, last in self._find_matches(self._pattern, block):
-                if self._is_full:
-                    self._truncated = True
-                    break
-                text = _excerpt_around(block[start:end], first, last, self._max_line_length)
-                before = (*self._before, *self._lines_before(block, start))
-                self._add(self._line + lines, text, before, self._lines_from(block, end + 1))
-        self._line += block.count(b"\n") + 1
-        self._before.extend(self._lines_before(block, len(block) + 1))
+        lines = block.split(b"\n")
+        self._add_after(self._excerpts(lines[: self._max_after]))
+        at = counted = number = 0
+        while at <= len(block) and not self._truncated:
+            match = self._pattern.search(block, at)
+            if match is None:
+                break
+            start = block.rfind(b"\n", at, match.start()) + 1 or at
+            number += block.count(b"\n", counted, start)
+            counted = start
+            text = _excerpt_around(
+                lines[number], match.start() - start, match.end() - start, self._max_line
+            )
+            before = self._excerpts(lines[max(0, number - self._max_before) : number])
+            after = self._excerpts(lines[number + 1 : number + 1 + self._max_after])
+            self._add(self._line + number, text, [*self._before, *before], after)
+            at = start + len(lines[number]) + 1
+        self._before.extend(self._excerpts(lines[max(0, len(lines) - self._max_before) :]))
+        self._line += len(lines)
 
-    def _add(self, line: int, text: str, before: Iterable[str], after: Iterable[str] = ()) -> None:
-        match = MatchedLine(line, text, [*deque(before, self._max_before)], [*after])
+    def _search_segment(self, *, is_last: bool = False) -> None:
+        """Search what is read of a long line (rule 4)."""
+        data = self._pending.removesuffix(b"\r") if is_last else self._pending
+        # The byte before a segment, on which `^` and `\b` depend.
+        margin = 0 if self._long is None else 1
+        end = len(data) if is_last else _character_start(data, len(data) - _REACH)
+        if self._long is None:
+            self._long = _excerpt(data, self._max_line)
+            self._add_after([self._long])
+        is_found = bool(self._matches) and self._matches[-1].line == self._line
+        if not (is_found or self._truncated) and (match := self._pattern.search(data, margin, end)):
+            first, last = match.start() - margin, match.end() - margin
+            continues = (margin > 0, not is_last)
+            text = _excerpt_around(data[margin:end], first, last, self._max_line, continues)
+            self._add(self._line, text, [*self._before], [])
+        if is_last:
+            self._before.append(self._long)
+            self._long, self._pending = None, b""
+            self._line += 1
+        else:
+            self._pending = data[_character_start(data, end - OVERLAP_BYTES) - 1 :]
+
+    def _add(self, line: int, text: str, before: list[str], after: list[str]) -> None:
+        if len(self._matches) >= self._limit or self._room <= 0:
+            self._truncated = True
+            return
+        match = MatchedLine(line, text, before[max(0, len(before) - self._max_before) :], after)
         self._matches.append(match)
-        self._remaining_characters -= sum(map(len, (text, *match.before, *match.after)))
-        if len(match.after) < self._max_after:
+        self._room -= sum(map(len, (text, *match.before, *after)))
+        if len(after) < self._max_after:
             self._open.append(match)
 
     def _add_after(self, lines: list[str]) -> None:
         for match in self._open:
             more = lines[: self._max_after - len(match.after)]
             match.after += more
-            self._remaining_characters -= sum(map(len, more))
-            if self._remaining_characters <= 0:  # the result is full: no match gets more lines
-                self._truncated = True
-                self._open.clear()
-                return
+            self._room -= sum(map(len, more))
         self._open = [match for match in self._open if len(match.after) < self._max_after]
+        if self._open and self._room <= 0:  # the result is full: no match gets more lines
+            self._truncated = True
+            self._open.clear()
 
-    def _end_long_line(self, line: _LongLine, last: bytes) -> None:
-        line.finish(last)
-        self._long = None
-        self._add_after([line.excerpt])
-        if line.text is not None and not self._truncated:
-            if self._is_full:
-                self._truncated = True
-            else:
-                self._add(self._line, line.text, self._before)
-        self._before.append(line.excerpt)
-        self._line += 1
-
-    def _lines_before(self, block: bytes, position: int) -> list[str]:
-        """Return the lines before the line at a position, as many as each match has."""
-        lines: list[str] = []
-        while len(lines) < self._max_before and position > 0:
-            end = position - 1
-            position = block.rfind(b"\n", 0, end) + 1
-            lines.append(_excerpt(block[position:end], self._max_line_length))
-        return lines[::-1]
-
-    def _lines_from(self, block: bytes, position: int) -> Iterator[str]:
-        """Yield the lines from a line's start on, as many as each match has."""
-        for _ in range(self._max_after):
-            if position > len(block):
-                return
-            end = _line_end(block, position)
-            yield _excerpt(block[position:end], self._max_line_length)
-            position = end + 1
-
-
-class _LongLine:
-    """A line that is searched in segments (rule 4); `text` is set when it matches."""
-
-    def __init__(self, pattern: Any, max_line_length: int) -> None:
-        self.excerpt = ""
-        self.text: str | None = None
-        self._pattern = pattern
-        self._max_line_length = max_line_length
-        self._data = bytearray()
-        self._margin = 0  # the byte before the segment, which `^` and `\b` depend on
-
-    def feed(self, piece: bytes) -> None:
-        self._data += piece
-        if self.text is not None:
-            self._data.clear()
-        while self.text is None and len(self._data) - self._margin > MAX_WHOLE_LINE_BYTES + _REACH:
-            data = bytes(self._data)
-            self._match(data, _character_start(data, self._margin + MAX_WHOLE_LINE_BYTES))
-            passed = _character_start(data, self._margin + MAX_WHOLE_LINE_BYTES - OVERLAP_BYTES)
-            self._margin = 1
-            del self._data[: passed - self._margin]
-
-    def finish(self, last: bytes) -> None:
-        self.feed(last)
-        if self.text is None:
-            data = bytes(self._data.removesuffix(b"\r"))
-            self._match(data, len(data))
-
-    def _match(self, data: bytes, end: int) -> None:
-        margin, limit = self._margin, self._max_line_length
-        segment, continues = data[margin:end], end < len(data)
-        self.excerpt = self.excerpt or _excerpt(segment, limit, continues)
-        match = self._pattern.search(data, margin, end)
-        if match is not None:
-            start, stop = match.start() - margin, match.end() - margin
-            self.text = _excerpt_around(segment, start, stop, limit, (margin > 0, continues))
+    def _excerpts(self, lines: list[bytes]) -> list[str]:
+        return [_excerpt(line, self._max_line) for line in lines]
 
 
 def _compile(pattern: str, ignore_case: bool) -> Any:
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         detail = f"A pattern has at most {MAX_PATTERN_CHARACTERS} characters"
         raise ValidationError.at(_POINTER, detail)
+    if _TELLS_BLOCKS.search(pattern):
+        raise ValidationError.at(
+            _POINTER, "A pattern has ^ and $ for the ends of a line, and no \\C"
+        )
     options = re2.Options()
     options.log_errors = False
     options.never_nl = True
@@ -286,47 +227,16 @@ def _reason(error: Exception) -> str:
     return text.replace("(?m)", "", 1)
 
 
-def _matches_in_block(pattern: Any, block: bytes) -> Iterator[_LineMatch]:
-    """Yield the matching lines of a block, searched as a whole (rule 3)."""
-    at = lines = 0
-    while at <= len(block):
-        match = pattern.search(block, at)
-        if match is None:
-            return
-        start = block.rfind(b"\n", at, match.start()) + 1 or at
-        end = _line_end(block, match.start())
-        lines += block.count(b"\n", at, start)
-        yield lines, start, end, match.start() - start, match.end() - start
-        at = end + 1
-        lines += 1
-
-
-def _matches_by_line(pattern: Any, block: bytes) -> Iterator[_LineMatch]:
-    """Yield the matching lines of a block, searched line by line."""
-    start = 0
-    for lines, line in enumerate(block.split(b"\n")):
-        end = start + len(line)
-        match = pattern.search(line)
-        if match is not None:
-            yield lines, start, end, match.start(), match.end()
-        start = end + 1
-
-
-def _line_end(block: bytes, position: int) -> int:
-    end = block.find(b"\n", position)
-    return end if end >= 0 else len(block)
-
-
 def _character_start(data: bytes, position: int) -> int:
     """Return the last position, at or before the given one, that splits no character."""
     split = split_character(data, position)
     return split[0] if split else position
 
 
-def _excerpt(line: bytes, limit: int, continues: bool = False) -> str:
-    """Return the first characters of a line; `continues` if the data is not the whole line."""
+def _excerpt(line: bytes, limit: int) -> str:
+    """Return the first characters of a line."""
     text = decode_lossy(line[: (limit + 1) * MAX_CHARACTER_BYTES])
-    return text[:limit] + ELLIPSIS if continues or len(text) > limit else text
+    return text[:limit] + ELLIPSIS if len(text) > limit else text
 
 
 def _excerpt_around(

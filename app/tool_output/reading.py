@@ -28,7 +28,6 @@ from app.conversations.messages.stored_results import (
 from app.conversations.partial_messages import readable_text
 from app.conversations.settings_resolver import SettingsResolver
 from app.formats.message import FormatName, Role
-from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database, Repositories
 from app.tool_output.grep import Grep, GrepResult
 from app.tool_output.slices import LineReader, OutputBytes, OutputLines, byte_slice, bytes_to_fetch
@@ -140,15 +139,9 @@ class BlobReader:
         if source.data is not None:
             await asyncio.to_thread(reader.feed, source.data)
             return reader.finish()
-        while not reader.is_done:
-            number, is_end = await self._feed(reader, source, number)
-            if is_end or reader.next_line is None:
-                break
-            # The chunk index finds the next line, so that the rest of a long line is not read.
-            following, newlines = await self._chunk_of(source, reader.next_line)
-            if following > number:
-                number = following
-                reader.go_to(number * CHUNK_BYTES, newlines)
+        async with aclosing(self._chunks(source, number, CHUNKS_PER_SMALL_READ)) as chunks:
+            while not reader.is_done and (chunk := await anext(chunks, None)) is not None:
+                reader.feed(chunk)
         return reader.finish()
 
     async def read_bytes(
@@ -186,7 +179,9 @@ class BlobReader:
             before=before,
             after=after,
             limit=min(limit, max(1, MAX_GREP_LINES // (before + 1 + after))),
-            max_line_length=self._policy_of(source).max_line_length,
+            max_line_length=self._resolver.policy_of(
+                source.conversation
+            ).tool_output.max_line_length,
         )
         async with self._searches:
             batches = self._batches(source)
@@ -197,9 +192,6 @@ class BlobReader:
                         break
             return await asyncio.to_thread(search.finish)
 
-    def _policy_of(self, source: ReadableOutput) -> ToolOutputPolicy:
-        return self._resolver.policy_of(source.conversation).tool_output
-
     async def _chunk_of(self, source: ReadableOutput, line: int) -> tuple[int, int]:
         """Return the number of the chunk in which a line begins, and the newlines before it."""
         if source.data is not None or line == 0:
@@ -209,18 +201,6 @@ class BlobReader:
                 source.conversation.conversation_id, source.blob.content_id, line
             )
         return chunk or (0, 0)
-
-    async def _feed(
-        self, reader: LineReader, source: ReadableOutput, number: int
-    ) -> tuple[int, bool]:
-        """Feed chunks until the reader can skip; return the next number and if it was the end."""
-        async with aclosing(self._chunks(source, number, CHUNKS_PER_SMALL_READ)) as chunks:
-            async for chunk in chunks:
-                reader.feed(chunk)
-                number += 1
-                if reader.is_done or reader.next_line is not None:
-                    return number, False
-        return number, True
 
     async def _batches(self, source: ReadableOutput) -> AsyncGenerator[list[bytes]]:
         """Yield all of an output, a few chunks at a time."""

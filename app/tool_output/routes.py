@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/blobs`: upload, list, read, download, delete and collect blobs."""
+"""Routes of blobs (upload, list, read, download, collect), and of agent tools."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from app.blobs.blobs import ToolOutputRef
-from app.common.errors import Conflict, Gone, NotFound, Problem, ValidationError
+from app.common import json_text
+from app.common.errors import ContextLimitUnknown, Gone, NotFound, Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN
 from app.common.texts import is_sendable
+from app.formats import PROVIDERS
+from app.formats.message import FormatName
 from app.http import cursors
 from app.http.bodies import Json, require_uncoded
 from app.http.cursors import Page
-from app.http.errors import MEDIA_TYPE, problem, problems_of
+from app.http.errors import problem, problems_of
 from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
 from app.http.routing import (
     ConversationPath,
@@ -32,10 +34,19 @@ from app.http.routing import (
     services,
     tenant_of,
 )
+from app.prompt.agent_tools import definitions_in
+from app.prompt.schemas import (
+    ToolCallAnswer,
+    ToolCallRequest,
+    ToolDefinitions,
+    ToolSearchAnswer,
+    ToolSearchRequest,
+)
 from app.tool_output.grep import MAX_PATTERN_CHARACTERS, GrepResult
 from app.tool_output.slices import OutputBytes, OutputLines
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
+tools_router = APIRouter(route_class=WireRoute, tags=["tools"])
 
 MAX_LINES = 10_000
 MAX_SLICE_BYTES = 2**20
@@ -59,29 +70,6 @@ _BINARY: dict[str, Any] = {
 
 _RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})")
 
-_RANGE_NOT_SATISFIABLE: dict[str, Any] = {
-    "description": "The range begins past the end.",
-    "content": {
-        MEDIA_TYPE: {
-            "schema": {"$ref": "#/components/schemas/ProblemAnswer"},
-            "examples": {
-                "PastTheEnd": {
-                    "value": {
-                        "type": "urn:context-service:problem:validation-error",
-                        "title": "Validation error",
-                        "status": 416,
-                        "detail": "The output has 48,231 bytes",
-                        "code": ValidationError.code,
-                        "errors": [
-                            {"pointer": "/header/range", "detail": "The output has 48,231 bytes"}
-                        ],
-                        "request_id": "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f",
-                    }
-                }
-            },
-        }
-    },
-}
 _MAX_MEDIA_TYPE_CHARS = 256
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[\x20-\x7e]*)?")
 
@@ -232,17 +220,6 @@ async def get_blob(request: Request, conversation_id: ConversationPath, ref: _Re
     return Blob.of(source.blob)
 
 
-@router.delete(
-    f"{_BLOBS}/{{ref}}", summary="Delete an upload", responses=problems_of(Gone, Conflict)
-)
-async def delete_blob(
-    request: Request, conversation_id: ConversationPath, ref: _RefPath
-) -> ToolOutputRef:
-    """Delete an upload that no message refers to; any other blob is a `409`."""
-    output = _output_of(request, conversation_id, ref)
-    return (await services(request).blob_collector.remove(*output)).ref
-
-
 def _media_type(request: Request) -> str:
     media_type = request.headers.get("content-type", "").strip()
     if not media_type:
@@ -264,45 +241,35 @@ def _declared_bytes(request: Request) -> int:
     responses={
         200: {"content": _BINARY, "description": "The whole output, byte for byte."},
         206: {"content": _BINARY, "description": "The requested range."},
-        304: {"description": "`If-None-Match` names the current content."},
         **problems_of(Gone),
-        416: _RANGE_NOT_SATISFIABLE,
+        416: problems_of(ValidationError)[422] | {"description": "The range begins past the end."},
     },
 )
 @heavy
 async def read_content(
     request: Request, conversation_id: ConversationPath, ref: _RefPath
 ) -> Response:
-    """Return the raw bytes of an output with its media type, as a stream.
-
-    Takes one `Range`, with `If-Range`. The `ETag` is the content's hash and never changes.
-    """
+    """Return the raw bytes of an output with its media type, as a stream; takes one `Range`."""
     source = await services(request).blobs.find(*_output_of(request, conversation_id, ref))
-    total, etag = source.blob.byte_size, f'"{source.blob.sha256}"'
+    total = source.blob.byte_size
+    start, end, status = _range(request.headers.get("range", ""), total)
+    if status == 416:
+        detail = f"The output has {total:,} bytes"
+        content_range = {"Content-Range": f"bytes */{total}"}
+        error = Problem("/header/range", detail)
+        return problem(status, ValidationError.code, detail, [error], headers=content_range)
     headers = {
         "Accept-Ranges": "bytes",
-        "ETag": etag,
-        "Cache-Control": "private, max-age=31536000, immutable",
         # A tool's output must not run as a page of this origin.
         "Content-Disposition": "attachment",
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "X-Content-Type-Options": "nosniff",
+        # Set as a header, because the response would add a charset to a `media_type`.
+        "Content-Type": source.blob.media_type,
+        "Content-Length": str(end - start),
     }
-    if _tags(request.headers.get("if-none-match", "")) & {etag, "*"}:
-        return Response(status_code=304, headers=headers)
-    byte_range = _range(request, etag, total)
-    start, end = byte_range or (0, total)
-    status = 200
-    if byte_range is not None:
-        if start >= end:
-            detail = f"The output has {total:,} bytes"
-            error = Problem("/header/range", detail)
-            content_range = {"Content-Range": f"bytes */{total}"}
-            return problem(416, ValidationError.code, detail, [error], headers=content_range)
-        status = 206
+    if status == 206:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
-    # Set as a header, because the response would add a charset to a `media_type`.
-    headers |= {"Content-Type": source.blob.media_type, "Content-Length": str(end - start)}
     pieces = await _started(services(request).blobs.content(source, start, end))
     return StreamingResponse(pieces, status, headers)
 
@@ -320,28 +287,19 @@ async def _started(pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
     return all_pieces()
 
 
-def _tags(header: str) -> set[str]:
-    return {tag.strip().removeprefix("W/") for tag in header.split(",")}
+def _range(header: str, total: int) -> tuple[int, int, int]:
+    """Return the start and end of a requested range, and the status.
 
-
-def _range(request: Request, etag: str, total: int) -> tuple[int, int] | None:
-    """Return the requested range, an empty one if it is past the end; None without a valid one.
-
-    A request for several ranges gets the whole output, as RFC 9110 allows.
+    Several ranges and an invalid one get the whole output, as RFC 9110 allows.
     """
-    header = request.headers.get("range")
-    condition = request.headers.get("if-range")
-    if header is None or (condition is not None and condition.strip() != etag):
-        return None
     match = _RANGE.fullmatch(header.replace(" ", "").lower())
-    if match is None or match[0] == "bytes=-":
-        return None
-    first, last = match[1], match[2]
+    first, last = (match[1], match[2]) if match is not None else ("", "")
+    if not (first or last) or (first and last and int(last) < int(first)):
+        return 0, total, 200
     if not first:
-        return max(0, total - int(last)), total
-    if last and int(last) < int(first):
-        return None
-    return int(first), min(total, int(last) + 1) if last else total
+        first, last = str(max(0, total - int(last))), ""
+    start, end = int(first), min(total, int(last) + 1) if last else total
+    return start, end, 206 if start < end else 416
 
 
 @router.get(f"{_BLOBS}/{{ref}}/lines", summary="Read lines", responses=problems_of(Gone))
@@ -404,9 +362,14 @@ async def grep_blob(
 
     A response has at most 10,000 lines, the lines around matches included.
     """
-    output = _output_of(request, conversation_id, ref)
-    grep = partial(services(request).blobs.grep, *output, pattern, ignore_case=ignore_case)
-    return await grep(before=before, after=after, limit=limit)
+    return await services(request).blobs.grep(
+        *_output_of(request, conversation_id, ref),
+        pattern,
+        ignore_case=ignore_case,
+        before=before,
+        after=after,
+        limit=limit,
+    )
 
 
 def _output_of(request: Request, conversation_id: str, ref: str) -> tuple[str, str, str]:
@@ -414,3 +377,64 @@ def _output_of(request: Request, conversation_id: str, ref: str) -> tuple[str, s
     if not 0 < len(ref) <= _MAX_REF_CHARS or not is_sendable(ref):
         raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
     return tenant_of(request), conversation_id, ref
+
+
+# --- agent tools ---
+
+
+@tools_router.get("/v1/tool-definitions", summary="List the service's tools")
+async def list_tool_definitions(
+    format: Annotated[
+        FormatName, Query(description="The provider's format.")
+    ] = FormatName.OPENAI_CHAT,
+) -> ToolDefinitions:
+    """Return the tools for reading stored output, searching tools and messages, and compacting.
+
+    Add them to the tools of a model request, and send the model's calls to `…/tool-calls`.
+    """
+    return ToolDefinitions(format=format, tools=definitions_in(format))
+
+
+@tools_router.post(
+    "/v1/conversations/{conversation_id}/tool-calls",
+    summary="Execute a tool call",
+    responses=problems_of(ValidationError, ContextLimitUnknown),
+)
+async def answer_tool_call(
+    request: Request, conversation_id: ConversationPath, body: ToolCallRequest
+) -> ToolCallAnswer:
+    """Execute one call of a tool of `GET /v1/tool-definitions`, and return the tool message.
+
+    Nothing is appended: append the message yourself, with the results of your other tools.
+    Tools that `tool_search` finds are promoted: the next builds of the turn have them.
+    An error that the model can correct, such as an unknown ref, is a `200` with `is_error` and an
+    error message for the model. A malformed call, or a call of another tool, is a `422`.
+    """
+    answered = await services(request).tool_calls.answer(
+        tenant_of(request), conversation_id, body.format, body.tool_call, native=body.native
+    )
+    return ToolCallAnswer.of(answered, format=body.format)
+
+
+@tools_router.post(
+    "/v1/conversations/{conversation_id}/tools/search", summary="Find tools and promote them"
+)
+async def search_tools(
+    request: Request, conversation_id: ConversationPath, body: ToolSearchRequest
+) -> ToolSearchAnswer:
+    """Return the definitions of the tools that match, best first, and promote them.
+
+    The search covers the name, description and parameters of every tool of the conversation,
+    deferred or not. Matches are not deferred until the next user message. Without a match the list
+    is empty.
+    """
+    tools = json_text.dumps(body.tools or [])
+    result = await services(request).tools.search(
+        tenant_of(request), conversation_id, body.query, body.limit, tools
+    )
+    return ToolSearchAnswer.of(
+        result,
+        format=body.format,
+        tools=PROVIDERS[body.format].tools_to_wire(result.tools),
+        names=[tool.name for tool in result.tools],
+    )

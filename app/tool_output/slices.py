@@ -6,8 +6,8 @@
 4. No slice splits a character: a start inside a character moves to the next one, an end inside one
    moves back, unless the slice would be empty. Read from 0 along `next_offset`, the texts add up to
    the whole output.
-5. Bytes before a slice are not read, and skipped bytes are not kept. A slice at or past the end is
-   empty.
+5. Bytes before a slice are not read. A slice of lines ends after a line of more than
+   MAX_LINE_BYTES, of which the rest is not read. A slice at or past the end is empty.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from app.blobs.blobs import MAX_CHARACTER_BYTES, decode_lossy, encode, prefix_size, split_character
 from app.common.answers import answer
 
+MAX_LINE_BYTES = 65_536
 _REACH = MAX_CHARACTER_BYTES - 1
 """The largest distance from a position to the start or end of its character."""
 
@@ -99,55 +100,34 @@ class LineReader:
         start: int = 0,
         newlines: int = 0,
     ) -> None:
-        self._offset = offset
-        self._limit = limit
-        self._max_line_length = max_line_length
-        self._remaining_bytes = max_bytes
-        self._total_lines = total_lines
+        self._offset, self._limit, self._total_lines = offset, limit, total_lines
+        self._max_line_length, self._remaining_bytes = max_line_length, max_bytes
         self._lines: list[str] = []
-        self._line = bytearray()
-        self._line_start = start
-        self._position = start
+        self._line, self._line_start = b"", start  # the next line as far as it is read
         self._to_skip = offset - newlines
-        self._is_skipping = False
         self.is_done = offset >= total_lines or limit < 1
-
-    @property
-    def next_line(self) -> int | None:
-        """The next line that is needed if the bytes before it are not, else None.
-
-        `go_to` can then skip the chunks before that line (rule 5).
-        """
-        is_skipping = self._is_skipping or self._to_skip > 0
-        return self._offset + len(self._lines) if is_skipping and not self.is_done else None
-
-    def go_to(self, start: int, newlines: int) -> None:
-        """Continue with a chunk that begins at `start`, after `newlines` newlines.
-
-        The chunk must be after the last one, and begin at or before `next_line`.
-        """
-        self._position = start
-        self._is_skipping = False
-        self._to_skip = self._offset + len(self._lines) - newlines
 
     def feed(self, piece: bytes) -> None:
         """Read the next chunk."""
-        at = self._skip(piece)
-        while at < len(piece) and not self.is_done:
-            end = piece.find(b"\n", at)
-            if not self._line and not self._is_skipping:
-                self._line_start = self._position + at
-            self._buffer(piece[at : end if end >= 0 else len(piece)])
-            if end < 0:
-                break
-            self._end_line()
-            at = end + 1
-        self._position += len(piece)
+        if self._to_skip:
+            newlines = piece.count(b"\n")
+            rest = piece.split(b"\n", self._to_skip)[-1] if newlines >= self._to_skip else b""
+            self._to_skip = max(0, self._to_skip - newlines)
+            self._line_start += len(piece) - len(rest)
+            piece = rest
+        *lines, self._line = (self._line + piece).split(b"\n")
+        for line in lines:
+            self._add(line.removesuffix(b"\r"))
+            self._line_start += len(line) + 1
+        longest = max(MAX_LINE_BYTES, (self._max_line_length + 2) * MAX_CHARACTER_BYTES)
+        if len(self._line) > longest:
+            self._add(self._line)
+            self.is_done = True
 
     def finish(self) -> OutputLines:
         """Return the slice, after the last chunk or once `is_done`."""
-        if not self.is_done and self._line:
-            self._end_line()
+        if self._line:
+            self._add(self._line.removesuffix(b"\r"))
         count = len(self._lines)
         next_offset = self._offset + count
         return OutputLines(
@@ -158,40 +138,14 @@ class LineReader:
             next_offset if next_offset < self._total_lines else None,
         )
 
-    def _skip(self, piece: bytes) -> int:
-        """Return the position in the piece from which on lines are needed."""
-        if not self._to_skip:
-            return 0
-        newlines = piece.count(b"\n")
-        if newlines < self._to_skip:
-            self._to_skip -= newlines
-            return len(piece)
-        rest = piece.split(b"\n", self._to_skip)[-1]
-        self._to_skip = 0
-        return len(piece) - len(rest)
-
-    def _buffer(self, part: bytes) -> None:
-        if self._is_skipping:
+    def _add(self, line: bytes) -> None:
+        if self.is_done:
             return
-        # A line of this size is cut, even if it ends here.
-        limit = (self._max_line_length + 2) * MAX_CHARACTER_BYTES
-        self._line += part[: limit - len(self._line)]
-        if len(self._line) >= limit:
-            self._add_line(bytes(self._line))
-            self._is_skipping = True
-
-    def _end_line(self) -> None:
-        if not self._is_skipping:
-            self._add_line(bytes(self._line.removesuffix(b"\r")))
-        self._is_skipping = False
-
-    def _add_line(self, line: bytes) -> None:
-        self._line.clear()
-        text = decode_lossy(line)
-        if len(text) > self._max_line_length:
-            text = text[: self._max_line_length]
-            next_byte = self._line_start + prefix_size(line, self._max_line_length)
-            text += f" … [line goes on at byte {next_byte}]"
+        most = self._max_line_length
+        text = decode_lossy(line[: (most + 2) * MAX_CHARACTER_BYTES])
+        if len(text) > most:
+            next_byte = self._line_start + prefix_size(line, most)
+            text = f"{text[:most]} … [line goes on at byte {next_byte}]"
         numbered = f"{self._offset + len(self._lines) + 1:6}\t{text}"
         self._remaining_bytes -= len(encode(numbered))
         if self._remaining_bytes < 0 and self._lines:

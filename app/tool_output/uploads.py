@@ -1,6 +1,9 @@
-"""Upload of blobs as streams of any size, in constant memory [tool-output.upload].
+"""Uploads of blobs, and the collection (garbage collection) of blobs that nothing refers to.
 
-No session is open while bytes come from the client.
+1. An upload is a stream of any size, in constant memory [tool-output.upload]. No session is open
+   while bytes come from the client.
+2. A collection decides and deletes under the conversation's lock, so that no append can refer to a
+   blob that it deletes [tool-output.collect, tool-output.collect-race].
 """
 
 from __future__ import annotations
@@ -9,17 +12,23 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
-from app.blobs.blobs import Chunk, Chunker
-from app.blobs.chunks import BlobStore
+from app.blobs.blobs import Blob, Chunk, Chunker
 from app.blobs.offloading import PreviewedBlob
 from app.blobs.preview import PreviewBuilder
+from app.blobs.store import BlobStore
+from app.common import json_text
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
+from app.conversations.events import EventType
+from app.conversations.lookup import lock_conversation
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.repositories import Database
 
 _DROP_TIMEOUT_SECONDS = 5
+_SWEEP_BATCH = 100
+_MIN_ORPHAN_AGE = timedelta(hours=1)
 _log = logging.getLogger("app.blobs")
 
 
@@ -121,3 +130,96 @@ class BlobUploads:
                 await session.blobs.drop_upload(conversation_id, content_id)
         except (ServiceUnavailable, TimeoutError):
             _log.warning("upload_not_dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionResult:
+    """The blobs and unfinished uploads that a collection deleted; a dry run deletes none."""
+
+    dry_run: bool
+    blobs: tuple[Blob, ...]
+    uploads: int
+
+
+@dataclass(eq=False, repr=False)
+class BlobCollector:
+    """Collects blobs; an upload without a message stays for `_upload_ttl`."""
+
+    _database: Database
+    _resolver: SettingsResolver
+    _store: BlobStore
+    _outputs: StoredResults
+    _now: Callable[[], datetime]
+    _upload_ttl: timedelta
+
+    async def collect(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        *,
+        dry_run: bool = False,
+        uploaded_before: datetime | None = None,
+    ) -> CollectionResult:
+        """Collect blobs that nothing refers to; with `gc.drop_compacted` also compacted ones.
+
+        Uploads after `uploaded_before` stay, because a message may still be appended for them.
+        """
+        async with self._database.transaction() as session:
+            conversation = await lock_conversation(
+                session, tenant_id, conversation_id, self._resolver.default_model
+            )
+            compacted = self._resolver.policy_of(conversation).gc.drop_compacted
+            blobs = await session.blobs.collectable(
+                conversation_id, uploaded_before, compacted=compacted
+            )
+            begun_before = self._now() - self._upload_ttl
+            uploads = await session.blobs.stale_uploads(conversation_id, begun_before)
+            if not dry_run:
+                if blobs:
+                    await session.blobs.collect(conversation_id, [blob.id for blob in blobs])
+                    size = sum(blob.byte_size for blob in blobs)
+                    data = json_text.dumps({"blobs": len(blobs), "byte_size": size})
+                    await session.events.add(conversation_id, EventType.GC, data)
+                for content_id in uploads:
+                    await session.blobs.drop_upload(conversation_id, content_id)
+                await session.blobs.mark_swept(conversation_id)
+        if not dry_run:
+            await self._outputs.delete_objects(*(blob.object_key for blob in blobs))
+        return CollectionResult(dry_run, tuple(blobs), len(uploads))
+
+    async def collect_all(self) -> int:
+        """Collect in every conversation that may have something to collect; return the blobs."""
+        uploaded_before = self._now() - self._upload_ttl
+        collected = 0
+        visited: set[str] = set()
+        while True:
+            async with self._database.session() as session:
+                due = await session.blobs.list_due(uploaded_before, _SWEEP_BATCH)
+            unvisited = [item for item in due if item[1] not in visited]
+            if not unvisited:
+                break
+            for tenant_id, conversation_id in unvisited:
+                visited.add(conversation_id)
+                try:
+                    result = await self.collect(
+                        tenant_id, conversation_id, uploaded_before=uploaded_before
+                    )
+                except NotFound:
+                    continue
+                collected += len(result.blobs)
+        await self._sweep_objects()
+        return collected
+
+    async def _sweep_objects(self) -> None:
+        """Delete objects that no row names, and parts of unfinished objects.
+
+        Refused appends and killed uploads leave such objects [tool-output.orphans].
+        """
+        older_than = self._now() - max(self._upload_ttl, _MIN_ORPHAN_AGE)
+        if dropped := await self._store.drop_parts(older_than):
+            _log.info("upload_parts_dropped", extra={"data": {"parts": dropped}})
+        async for key, conversation_id, content_id in self._store.orphans(older_than):
+            async with self._database.session() as session:
+                is_used = await session.blobs.holds_content(conversation_id, content_id)
+            if not is_used:
+                await self._outputs.delete_objects(key)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib import import_module
 from itertools import chain
 from typing import Any
 
@@ -14,35 +13,34 @@ from app.demo import Client
 from benchmarks.fidelity import judge
 from benchmarks.fidelity.client import Conversation
 from benchmarks.fidelity.planted.generated import Session, generated
-from benchmarks.fidelity.planted.recorded import planted, recording
-from benchmarks.fidelity.planted.wording import Wording
+from benchmarks.fidelity.planted.report_wording import WORDING
 from tests.payload_tokens import payload_texts, payload_tokens, text_tokens
 
 MAX_OUTPUT_TOKENS = 1_024
 WINDOW_SHARE = 1.3
 """The window, relative to the conversation: each compaction is one that is asked for."""
 EXTRACTIVE = "extractive"
-SMALL_LENGTHS, SMALL_SHARE = (7, 14), 0.2
-"""Messages of the short conversations; they are compacted at this budget alone."""
 UNMET = "target"
 """A receipt that cannot reach the target says so: an entry of `degraded` begins with this word."""
+
+
+Row = tuple[str, str, float]
+"""Who summarises, the strategy and the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One run: a session, and how it is compacted; `share` is of the conversation's tokens."""
 
-    wording: str
-    session: str
+    seed: str
     strategy: str
     share: float
     writer: str = EXTRACTIVE
 
     @property
-    def row(self) -> tuple[str, str, float, str]:
+    def row(self) -> Row:
         """What its figures are added up by."""
-        kind = "recorded" if ":" in self.session else "generated"
-        return kind, self.writer.rpartition("/")[2], self.share, self.strategy
+        return self.writer.rpartition("/")[2], self.strategy, self.share
 
 
 @dataclass(slots=True)
@@ -55,22 +53,13 @@ class Seen:
     old_values: int = 0
     stale: int = 0
     compactions: int = 0
-    failed: int = 0
     within: int = 0
     said: int = 0
-    grown: int = 0
-    small: int = 0
-    small_grown: int = 0
-    of_target: list[float] = field(default_factory=list)
-    last_of_target: list[float] = field(default_factory=list)
     of_source: list[float] = field(default_factory=list)
     conversation_tokens: int = 0
     sent_tokens: int = 0
-    sent_above_payload: int = 0
     todos: int = 0
     todos_kept: int = 0
-    failures: int = 0
-    failures_kept: int = 0
     errors_listed: int = 0
     false_errors: int = 0
     decisions_listed: int = 0
@@ -90,7 +79,7 @@ class Seen:
 class Results:
     """What was seen, by row."""
 
-    rows: dict[tuple[str, str, float, str], Seen] = field(default_factory=dict)
+    rows: dict[Row, Seen] = field(default_factory=dict)
 
     def add(self, other: Results) -> None:
         """Add the results of another run."""
@@ -100,22 +89,13 @@ class Results:
 
 def run(client: Client, job: Job) -> Results:
     """Drive one session."""
-    return Results({job.row: _Run(client, job, session_of(job.wording, job.session)).seen()})
+    return Results({job.row: _Run(client, job, session_of(job.seed)).seen()})
 
 
 @cache
-def session_of(wording: str, name: str) -> Session:
-    """Return a session by its name, which is a seed or that of a recorded conversation."""
-    words = wording_of(wording)
-    if ":" in name:
-        return planted(words, recording(name))
-    return generated(words, name)
-
-
-def wording_of(name: str) -> Wording:
-    """Return the set of wordings with a name."""
-    words: Wording = import_module(f"benchmarks.fidelity.planted.{name}_wording").WORDING
-    return words
+def session_of(seed: str) -> Session:
+    """Return the session of a seed."""
+    return generated(WORDING, seed)
 
 
 class _Run:
@@ -138,7 +118,6 @@ class _Run:
         self._messages: list[dict[str, Any]] = []
         self._texts = {section["content"] for section in session.sections}
         self._tokens: list[int] = []
-        self._shown = self._fixed
         self._payload: Mapping[str, Any] = {}
 
     def seen(self) -> Seen:
@@ -146,13 +125,8 @@ class _Run:
         for messages in self._session.rounds:
             self._append(messages)
             self._compact()
-        seen = self._seen
-        seen.last_of_target.append(seen.of_target[-1])
         self._judge(self._payload)
-        if self._job.share == SMALL_SHARE:
-            for length in SMALL_LENGTHS:
-                self._compact_small(self._messages[:length])
-        return seen
+        return self._seen
 
     def _append(self, messages: Sequence[dict[str, Any]]) -> None:
         self._conversation.append(messages)
@@ -160,49 +134,33 @@ class _Run:
             self._messages.append(message)
             self._texts.update(judge.content_texts(message))
             self._tokens.append(_tokens_of(message))
-            self._shown += self._tokens[-1]
 
     def _compact(self) -> None:
-        seen, before = self._seen, self._shown
+        seen = self._seen
         target = int(self._job.share * (self._fixed + sum(self._tokens)))
         answer = self._conversation.send("POST", "/compact", {"target_tokens": target})
         self._payload = self._conversation.ask("POST", "/context", {})["payload"]
-        self._shown = after = payload_tokens(self._payload)
+        after = payload_tokens(self._payload)
         seen.compactions += 1
-        seen.of_target.append(after / target)
-        seen.grown += after > before
         receipt: Mapping[str, Any] = {}
         if not answer.accepted:
-            seen.failed += 1
             seen.lost.append(f"failed: {answer.reason}")
             return
         result = answer.body
         if result["compacted"]:
             path = f"/compactions/{result['compaction_id']}"
             receipt = self._conversation.ask("GET", path)
-            self._weigh(receipt, before)
+            self._weigh(receipt)
         said = [*result["degraded"], *receipt.get("degraded", ()), result.get("reason") or ""]
         if after <= target:
             seen.within += 1
         elif any(text.startswith(UNMET) for text in said):
             seen.said += 1
 
-    def _compact_small(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Compact a conversation so short that a summary could be longer than its messages."""
-        conversation = Conversation(self._client, self._policy, self._session.sections)
-        conversation.append(messages)
-        before = payload_tokens(conversation.ask("POST", "/context", {})["payload"])
-        # One that fails leaves the payload as it was.
-        conversation.send("POST", "/compact", {"target_tokens": int(SMALL_SHARE * before)})
-        after = payload_tokens(conversation.ask("POST", "/context", {})["payload"])
-        self._seen.small += 1
-        self._seen.small_grown += after > before
-
-    def _weigh(self, receipt: Mapping[str, Any], before: int) -> None:
+    def _weigh(self, receipt: Mapping[str, Any]) -> None:
         """Compare the summaries with their sources, and what a model was sent with the payload."""
         seen, kept = self._seen, set(receipt["kept"])
         seen.sent_tokens += receipt["input_tokens"]
-        seen.sent_above_payload += receipt["input_tokens"] > before
         for summary in receipt["made"]:
             start, end = summary["summary_range"]
             seqs = (seq for seq in range(start, end) if seq not in kept)
@@ -226,8 +184,6 @@ class _Run:
             seen.stale += len(stale)
             seen.lost += [f"stale: {value} ({plant.text})" for value in stale]
         seen.todos, seen.todos_kept = len(session.todos), judge.found_in(session.todos, text)
-        seen.failures = len(session.errors[-1:])
-        seen.failures_kept = judge.found_in(session.errors[-1:], text)
         seen.whole_requests = judge.found_in([session.first_request], text)
         self._judge_lists(written)
 

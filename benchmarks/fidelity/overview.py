@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from benchmarks.fidelity.drive import EXTRACTIVE, Results, Seen
+from benchmarks.fidelity.drive import Results, Seen
 from benchmarks.fidelity.planted.wording import Kind
-from benchmarks.fidelity.tables import TYPED, share_of
 from benchmarks.figures import Section
 
 BUDGET = 0.2
 """The budget of all columns but those that name theirs; the smallest one where it was not run."""
 STANDING = (Kind.STANDING, Kind.STANDING_OTHER)
+TYPED = (Kind.SAFETY, Kind.CONSTRAINT, Kind.FACT, Kind.GOAL, Kind.PREFERENCE)
+"""The kinds whose mean is the share of typed facts that survive."""
 
 
 def add_overview(section: Section, results: Results) -> None:
     """Add the table, and say what its columns are about."""
-    budgets = sorted({share for _, _, share, _ in results.rows})
+    budgets = sorted({share for _, _, share in results.rows})
     if not budgets:
         return
     middle = BUDGET if BUDGET in budgets else budgets[0]
@@ -48,9 +49,9 @@ def add_overview(section: Section, results: Results) -> None:
 
 def _rows(results: Results, budgets: list[float], middle: float) -> Iterator[list[str]]:
     merged: dict[tuple[str, str], dict[float, Seen]] = {}
-    for (_, writer, share, strategy), seen in results.rows.items():
-        merged.setdefault((writer, strategy), {}).setdefault(share, Seen()).add(seen)
-    for (writer, strategy), by_budget in sorted(merged.items(), key=_order):
+    for (writer, strategy, share), seen in results.rows.items():
+        merged.setdefault((writer, strategy), {})[share] = seen
+    for (writer, strategy), by_budget in sorted(merged.items()):
         found = [by_budget[share] for share in budgets if share in by_budget]
         yield [
             writer,
@@ -62,9 +63,16 @@ def _rows(results: Results, budgets: list[float], middle: float) -> Iterator[lis
         ]
 
 
-def _order(item: tuple[tuple[str, str], object]) -> tuple[bool, str, str]:
-    (writer, strategy), _ = item
-    return writer != EXTRACTIVE, writer, strategy
+def share_of(seen: Seen, kinds: Sequence[Kind]) -> str:
+    """Return the share of the statements of some kinds that survive."""
+    planted = sum(seen.planted[kind] for kind in kinds)
+    return f"{sum(seen.survived[kind] for kind in kinds) / planted:.0%}" if planted else "-"
+
+
+def lost_lines(results: Results) -> Iterator[str]:
+    """Yield what was lost or wrong, by row."""
+    for (writer, strategy, share), seen in sorted(results.rows.items()):
+        yield from (f"{writer} {strategy} {share:.0%}: {text}" for text in seen.lost)
 
 
 def _checks(seen: Seen) -> Iterator[str]:

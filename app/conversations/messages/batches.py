@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.blobs.blobs import Blob, StoredChunk
+from app.blobs.blobs import Blob, Chunk
 from app.blobs.offloading import OffloadRules, PreviewedBlob
 from app.blobs.preview import bounded_by_window, should_offload
 from app.common.concurrency import in_thread_if
@@ -51,7 +51,7 @@ class Batch:
     request: Append
     threshold: CompactionThreshold
     drafts: list[Draft]
-    blobs: Sequence[tuple[Blob, list[StoredChunk]]] = ()
+    blobs: Sequence[tuple[Blob, list[Chunk]]] = ()
     collected_blob_ids: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ class Batches:
         rules = OffloadRules(policy, {}, attached)
         warnings: tuple[str, ...] = ()
         drafts = await self._drafts(key, request, count, rules)
-        blobs: list[tuple[Blob, list[StoredChunk]]] = []
+        blobs: list[tuple[Blob, list[Chunk]]] = []
         try:
             blobs = await self._outputs.store_blobs(tenant_id, key, drafts)
         except ServiceUnavailable:

@@ -71,7 +71,7 @@ COPIES = Statement("""
     LIMIT 100
 """)
 LOCK_FORKS = Statement(f"SELECT pg_advisory_xact_lock({REDACTION_LOCK})")
-LOCK = Statement(f"SELECT conversation_id FROM heads WHERE {_CONVERSATION} FOR UPDATE")
+LOCK = Statement(f"SELECT compaction_id, view_version FROM heads WHERE {_CONVERSATION} FOR UPDATE")
 REPLACE = Statement(f"""
     UPDATE messages
     SET body = :body, fragment = :fragment,
@@ -79,21 +79,10 @@ REPLACE = Statement(f"""
     WHERE {_MESSAGE}
         AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
 """)
-# A message that is in no block is not indexed yet, and will be as its tombstone.
-CLEAR_WORDS = Statement(f"""
-    UPDATE message_words w SET words = coalesce((
-        SELECT CAST(string_agg(
-            found.lexeme || ':' || array_to_string(found.others, ','), ' '
-        ) AS tsvector)
-        FROM (
-            SELECT lexeme,
-                array_remove(positions, CAST(:seq - w.first_seq + 1 AS smallint)) AS others
-            FROM unnest(w.words)
-        ) found
-        WHERE found.others <> '{{}}'
-    ), '')
-    WHERE {_CONVERSATION} AND :seq >= first_seq AND :seq < first_seq + cardinality(sizes)
-""")
+# The index of words is made again from there on.
+CLEAR_WORDS = Statement(
+    f"DELETE FROM message_words WHERE {_CONVERSATION} AND first_seq + cardinality(sizes) > :seq"
+)
 # A blob that another message refers to as well stays with that one.
 REMOVE_BLOBS = Statement(
     f"""
@@ -135,18 +124,10 @@ DROP_SUMMARIES = Statement(
         """,
     is_long=True,
 )
-# Without its summaries the whole window is shown, until it is compacted again.
-SHOW_WINDOW = Statement(f"""
-    UPDATE heads
-    SET compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{{}}',
-        trimmed_through = 0, summary_tokens = 0, hidden_tokens = outside_tokens,
-        hidden_messages = outside_messages, resume_at = 0, failures = 0
-    WHERE {_CONVERSATION} AND compaction_id = ANY (CAST(:dropped AS uuid[]))
-""")
 SHOW_TOMBSTONE = Statement(f"""
     UPDATE heads
     SET view_version = view_version + 1, view_cause = 'redacted',
-        redacted_version = view_version + 1
+        redacted_version = view_version + 1, unindexed_at = coalesce(unindexed_at, now())
     WHERE {_CONVERSATION}
 """)
 STARTS = Statement(f"SELECT epoch_id, frame FROM epochs WHERE {_CONVERSATION}")
@@ -244,7 +225,8 @@ class RedactionService:
         message = {"conversation_id": conversation_id, "seq": record["seq"]}
         async with self._database.transaction() as repositories:
             session = repositories.session
-            if await session.first(LOCK, conversation_id=conversation_id) is None:
+            head = await session.first(LOCK, conversation_id=conversation_id)
+            if head is None:
                 return False
             await session.first(LOCK_FORKS, conversation_id=conversation_id)
             if not await session.run(REPLACE, **message, **tombstone):
@@ -253,10 +235,9 @@ class RedactionService:
             blobs = await session.all(REMOVE_BLOBS, **message)
             receipts = await session.all(DROP_SUMMARIES, **message)
             await session.run(DROP_SNAPSHOT_SUMMARIES, **message)
-            dropped = [row["compaction_id"] for row in receipts]
-            loses_summary = await session.run(
-                SHOW_WINDOW, conversation_id=conversation_id, dropped=dropped
-            )
+            loses_summary = head["compaction_id"] in [row["compaction_id"] for row in receipts]
+            if loses_summary:  # without it the whole window is shown, until it is compacted again
+                await repositories.contexts.hide_compaction(conversation_id, head["view_version"])
             await session.run(SHOW_TOMBSTONE, conversation_id=conversation_id)
             for row in await session.all(STARTS, conversation_id=conversation_id):
                 start = json_text.loads(row["frame"])

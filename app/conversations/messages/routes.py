@@ -196,7 +196,7 @@ async def append_messages(
     await require_small_messages(request, body.messages)
     found, tenant_id = services(request), tenant_of(request)
     batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
-    appended = await found.log.append(tenant_id, conversation_id, batch)
+    appended = (await found.log.append(tenant_id, conversation_id, batch)).answer
     location = f"{path_of(public_id_of(request))}/messages"
     return Json(appended, 201, headers={"Location": location})
 

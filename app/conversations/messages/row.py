@@ -27,7 +27,7 @@ from app.common.ids import MessageId
 from app.conversations.messages.draft import Draft
 from app.formats import PROVIDERS
 from app.formats.media import clean
-from app.formats.message import FormatName, Message, Reasoning, Role
+from app.formats.message import LOG_FORMAT, FormatName, Message, Reasoning, Role
 from app.formats.tools import own_id, unnumbered
 
 MAX_OPEN_CALLS = 256
@@ -68,6 +68,27 @@ class LogRow:
         if message.tool_call_id not in (None, *self.call_ids):
             return replace(message, tool_call_id=self.call_ids[0])  # one of several with its id
         return replace(message, parts=(*self.lead, *message.parts)) if self.lead else message
+
+
+def row_of(draft: Draft, id: str, seq: int, format: FormatName, *, as_chat: bool) -> LogRow:
+    """Return the row of a message that was just stored, as a build reads it.
+
+    A chat build reads the rendered item, unless that lacks media of results, labels or reasoning.
+    """
+    is_item = as_chat and not draft.has_media and not draft.reasoning_tokens
+    return LogRow(
+        id=id,
+        seq=seq,
+        role=draft.role,
+        tokens=draft.tokens,
+        reasoning_tokens=draft.reasoning_tokens,
+        call_ids=draft.call_ids,
+        has_media=draft.has_media,
+        format=LOG_FORMAT if is_item else format,
+        text=draft.fragment if is_item and draft.fragment is not None else draft.body,
+        stored_output=draft.stored_output,
+        joins=draft.joins,
+    )
 
 
 class JoinedRow(LogRow):

@@ -31,7 +31,14 @@ from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.provider_compactions import ProviderCompactions
 from app.conversations.messages.repository import ADD_ANSWER
-from app.conversations.messages.row import Append, BatchShape, StoredMessage, batch_shape
+from app.conversations.messages.row import (
+    Append,
+    BatchShape,
+    LogRow,
+    StoredMessage,
+    batch_shape,
+    row_of,
+)
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.rows import CachedSettings, versions_of
 from app.conversations.settings_resolver import SettingsResolver
@@ -93,8 +100,28 @@ class AppendAnswer:
 _MAX_ATTEMPTS = 4
 SYSTEM_SECTION = "system"
 """The section of the system messages that begin a log."""
-_Stored = tuple[Conversation, AppendAnswer, Sequence[AppendedMessage]]
-"""A finished append: the conversation after it, its answer, and the new ones of its messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A finished append with its answer; only that, if it was stored before.
+
+    `conversation` ends with the `new` ones of its messages, whose `drafts` a build may use instead
+    of reading them. There are none where the append changed more than the log.
+    """
+
+    answer: AppendAnswer | dict[str, Any]
+    conversation: Conversation | None = None
+    new: Sequence[AppendedMessage] = ()
+    drafts: Sequence[Draft] = ()
+    format: FormatName = FormatName.OPENAI_CHAT
+
+    def rows(self, *, as_chat: bool) -> list[LogRow]:
+        """Return the new messages as a build in the format openai_chat, or in another one, does."""
+        placed = zip(self.drafts, self.new, strict=True)
+        return [
+            row_of(draft, each.id, each.seq, self.format, as_chat=as_chat) for draft, each in placed
+        ]
 
 
 class _SettingsChanged(Exception):
@@ -117,12 +144,10 @@ class LogService:
         self._batches = Batches(self._database, self._resolver, self._outputs)
         self._provider_compactions = ProviderCompactions(self._resolver, self._active, self._new_id)
 
-    async def append(
-        self, tenant_id: str, conversation_id: str, request: Append
-    ) -> AppendAnswer | dict[str, Any]:
+    async def append(self, tenant_id: str, conversation_id: str, request: Append) -> Appended:
         """Append all messages of a batch or none, large tool results with their blobs.
 
-        Returns the stored answer when the idempotency key was used before. When it raises
+        The answer is the stored one when the idempotency key was used before. When it raises
         NotFound, Conflict, UnpairedToolResult or ValidationError, nothing is stored.
         """
         if not 1 <= len(request.messages) <= self._max_messages:
@@ -137,7 +162,7 @@ class LogService:
                 await self._active.updated(tenant_id, known.conversation)
                 known = await self._known(tenant_id, conversation_id)
             batch = await self._batches.prepare(tenant_id, known.conversation, request)
-            stored: _Stored | dict[str, Any] | None = None
+            stored: Appended | None = None
             shape = batch_shape(batch.drafts)
             if shape is not None and not _needs_lock(batch):
                 opened = self._database.transaction if batch.blobs else self._database.session
@@ -146,20 +171,19 @@ class LogService:
                         stored = await self._stored(session, batch, *after)
             with suppress(_SettingsChanged):
                 stored = stored or await self._append_locked(tenant_id, known, batch)
-                return stored if isinstance(stored, dict) else await self._told(*stored)
+                await self._tell(stored)
+                return stored
         raise Conflict("The conversation's settings change too fast; try again")
 
-    async def _told(
-        self, conversation: Conversation, answer: AppendAnswer, new: Sequence[AppendedMessage]
-    ) -> AppendAnswer:
+    async def _tell(self, stored: Appended) -> None:
         """Tell of a stored batch. What fails now is made good by a later read or poll."""
+        new, conversation = stored.new, stored.conversation
         if new:
             self._observer.appended(len(new), sum(message.token_count for message in new))
-        if conversation.state.became_due:
+        if conversation is not None and conversation.state.became_due:
             with suppress(ServiceUnavailable):
                 async with self._database.session() as session:
                     await announce_due_compaction(session, conversation.conversation_id)
-        return answer
 
     async def _known(self, tenant_id: str, conversation_id: str) -> CachedSettings:
         """Return the settings as this process last read them, or reads them now."""
@@ -188,10 +212,10 @@ class LogService:
         known: CachedSettings,
         batch: Batch,
         shape: BatchShape,
-    ) -> tuple[Conversation, list[AppendedMessage]] | None:
+    ) -> tuple[Conversation, list[AppendedMessage], Sequence[Draft]] | None:
         """Store the messages of a shape, and what they change beside the log.
 
-        Returns the conversation after it; None where log or settings do not allow it.
+        Returns the parts of an `Appended`; None where log or settings do not allow it.
         """
         ids = [draft.id or self._new_id() for draft in shape.drafts]
         after = await session.log.append(
@@ -225,7 +249,7 @@ class LogService:
             after = await self._provider_compactions.apply(
                 session, after, draft, seq, batch.request.format
             )
-        return after, new
+        return after, new, () if kept else shape.drafts
 
     async def _stored(
         self,
@@ -233,18 +257,19 @@ class LogService:
         batch: Batch,
         conversation: Conversation,
         new: Sequence[AppendedMessage] = (),
+        drafts: Sequence[Draft] = (),
         before: Iterable[AppendedMessage] = (),
-    ) -> _Stored:
+    ) -> Appended:
         """Return a finished append; its answer has the use of the context window."""
         status = await read_budget(self._resolver, within(session), conversation)
         use = {} if status is None else {"budget": status.budget, **fields_of(status.pressure)}
         messages = sorted([*before, *new], key=lambda message: message.seq)
         answer = AppendAnswer(messages, conversation.state.head_seq, warnings=batch.warnings, **use)
-        return conversation, answer, new
+        return Appended(answer, conversation, new, drafts, batch.request.format)
 
     async def _append_locked(
         self, tenant_id: str, prepared: CachedSettings, batch: Batch
-    ) -> _Stored | dict[str, Any]:
+    ) -> Appended:
         """Append under the lock of the conversation's state, which determines the error."""
         conversation_id, request = prepared.conversation.conversation_id, batch.request
         key, request_hash = request.idempotency_key, ""
@@ -259,7 +284,7 @@ class LogService:
                     raise Conflict("The Idempotency-Key was used with another body")
                 if used is not None:
                     replayed: dict[str, Any] = json_text.loads(used[1])
-                    return replayed
+                    return Appended(replayed)
             if versions_of(known) != versions_of(prepared):
                 raise _SettingsChanged
             name, leading = await self._store_system_section(
@@ -268,17 +293,18 @@ class LogService:
             if leading:
                 known = await self._lock(session, tenant_id, conversation_id)
             batch = replace(batch, drafts=batch.drafts[leading:])
-            after, answer, new = await self._append_checked(session, tenant_id, known, batch)
-            answer = replace(answer, system_section=name)
+            stored = await self._append_checked(session, tenant_id, known, batch)
+            assert isinstance(stored.answer, AppendAnswer)
+            stored = replace(stored, answer=replace(stored.answer, system_section=name))
             if key is not None:
                 await session.session.run(
                     ADD_ANSWER,
                     conversation_id=conversation_id,
                     key=key,
                     request_hash=request_hash,
-                    answer=json_text.dumps(answer),
+                    answer=json_text.dumps(stored.answer),
                 )
-        return after, answer, new
+        return stored
 
     async def _store_system_section(
         self, session: Repositories, tenant_id: str, current: Conversation, batch: Batch
@@ -309,7 +335,7 @@ class LogService:
 
     async def _append_checked(
         self, session: Repositories, tenant_id: str, known: CachedSettings, batch: Batch
-    ) -> _Stored:
+    ) -> Appended:
         """Append those messages of a batch that are not stored already, or raise the error."""
         current, request = known.conversation, batch.request
         conversation_id, head_seq = current.conversation_id, current.state.head_seq
@@ -337,14 +363,14 @@ class LogService:
                 {"head_seq": head_seq, "expected_seq": request.expected_seq},
             )
         if not left:
-            return await self._stored(session, batch, current, (), before.values())
+            return await self._stored(session, batch, current, before=before.values())
         shape = batch_shape(left, current.state.calls, head_seq)
         assert shape is not None, "the calls are known"
         await attach_blobs(session, conversation_id, batch, left)
         after = await self._append(session, tenant_id, known, batch, shape)
         if after is None:  # its agent or model changed: the lock holds neither
             raise _SettingsChanged
-        return await self._stored(session, batch, *after, before.values())
+        return await self._stored(session, batch, *after, before=before.values())
 
 
 def _needs_lock(batch: Batch) -> bool:

@@ -10,10 +10,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from app.blobs.blobs import CHUNK_BYTES, Blob, StoredChunk
-from app.blobs.chunks import BlobStore
+from app.blobs.blobs import CHUNK_BYTES, Blob, Chunk
 from app.blobs.offloading import NewBlob, PreviewedBlob, restore_result
 from app.blobs.preview import PreviewBuilder, PreviewKind, ToolPreview
+from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if
 from app.common.errors import Gone, ServiceUnavailable
@@ -74,14 +74,14 @@ class StoredResults:
 
     async def store_blobs(
         self, tenant_id: str, conversation_id: str, drafts: Sequence[Draft]
-    ) -> list[tuple[Blob, list[StoredChunk]]]:
+    ) -> list[tuple[Blob, list[Chunk]]]:
         """Write the bytes of all new blobs to the store, and return the blobs' rows and chunks.
 
         Raises ServiceUnavailable when an object store fails [tool-output.store-failure].
         """
         new = {blob.id: (blob, chunks) for draft in drafts for blob, chunks in draft.blobs}
 
-        async def write(new_blob: NewBlob) -> tuple[Blob, list[StoredChunk]]:
+        async def write(new_blob: NewBlob) -> tuple[Blob, list[Chunk]]:
             blob, chunks = new_blob
             content_id = self._new_id()
             async with self._store.writer(tenant_id, conversation_id, content_id) as writer:

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uuid_utils import uuid7
 
-from app.blobs import object_store
-from app.blobs.blobs import CHUNK_BYTES, Chunk, Chunker, StoredChunk
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs import store as object_store
+from app.blobs.blobs import CHUNK_BYTES, Chunk, Chunker
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
 
 TENANT = "default"
@@ -63,7 +62,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
 
 async def put(
     store: BlobStore, data: bytes, content_id: str, *, tenant: str = TENANT, at_once: int = 3
-) -> tuple[str | None, list[StoredChunk]]:
+) -> tuple[str | None, list[Chunk]]:
     """Store bytes, and return the key of the object and the chunks of the rows."""
     chunks, stored = chunks_of(data), []
     async with store.writer(tenant, CID, content_id) as writer:
@@ -96,7 +95,7 @@ async def test_stored_objects_are_read_back(store: BlobStore, data: bytes) -> No
     """Bytes of every kind and size are read back identical from every store."""
     key, stored = await put(store, data, new_id())
     assert b"".join(await store.read(key, stored)) == data
-    expected = [(c.number, c.start, c.newlines, len(c.data)) for c in chunks_of(data)]
+    expected = [(c.number, c.start, c.newlines, c.size) for c in chunks_of(data)]
     assert [(c.number, c.start, c.newlines, c.size) for c in stored] == expected
 
 
@@ -181,7 +180,7 @@ async def test_rows_are_readable_with_every_store(tmp_path: Path) -> None:
         await rows.read(key, in_folder)
 
 
-async def failures(store: BlobStore, stored: Sequence[StoredChunk]) -> list[ServiceUnavailable]:
+async def failures(store: BlobStore, stored: Sequence[Chunk]) -> list[ServiceUnavailable]:
     """Return the errors of all calls of a store; each of them must fail."""
     found = []
     with pytest.raises(ServiceUnavailable) as caught:
@@ -198,7 +197,7 @@ async def failures(store: BlobStore, stored: Sequence[StoredChunk]) -> list[Serv
 
 async def test_calls_fail_while_the_store_is_unreachable(tmp_path: Path) -> None:
     """Every call raises SERVICE_UNAVAILABLE with a reason."""
-    stored = [StoredChunk(0, 0, 0, 4, object_start=0, object_size=20)]
+    stored = [Chunk(0, 0, 0, 4, None, 0, 20)]
     (tmp_path / "file").write_text("a file, not a folder")
     store = ObjectStore(f"file://{tmp_path}/file/below")
     found = await failures(store, stored)
@@ -256,12 +255,14 @@ def test_invalid_urls_are_refused(url: str) -> None:
 
 
 UPLOADING = """
-import asyncio, sys
-from app.blobs.object_store import PART_BYTES, ObjectStore
+import asyncio, os, sys
+from app.blobs.blobs import CHUNK_BYTES, Chunk
+from app.blobs.store import ObjectStore
 
 async def upload():
+    chunks = [Chunk(n, 0, 0, CHUNK_BYTES, os.urandom(CHUNK_BYTES)) for n in range(256)]
     async with ObjectStore(sys.argv[1]).writer(*sys.argv[2:5]) as writer:
-        await writer.send(bytes(3 * PART_BYTES))
+        await writer.write(chunks)
         print("under way", flush=True)
         await asyncio.Event().wait()
 

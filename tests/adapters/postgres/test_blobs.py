@@ -15,8 +15,8 @@ import pytest_asyncio
 from uuid_utils import uuid7
 
 from app.blobs import repository as statements
-from app.blobs.blobs import TEXT, Blob, Chunker, StoredChunk
-from app.blobs.chunks import BlobStore
+from app.blobs.blobs import TEXT, Blob, Chunk, Chunker
+from app.blobs.store import BlobStore
 from app.common.errors import NotFound
 from app.conversations.conversation import StoredSettings
 from app.database.connections import Statement, Store
@@ -27,7 +27,7 @@ from tests.patience import PATIENCE_SECONDS
 TENANT = "default"
 NOW = datetime.now(UTC)
 
-Stored = tuple[Blob, list[StoredChunk]]
+Stored = tuple[Blob, list[Chunk]]
 
 
 def new_id() -> str:
@@ -89,7 +89,7 @@ async def put(
 
 
 async def upload(
-    session: Repositories, conversation_id: str, blob: Blob, chunks: Sequence[StoredChunk]
+    session: Repositories, conversation_id: str, blob: Blob, chunks: Sequence[Chunk]
 ) -> str:
     """Upload a blob, attach it if it is `attached`, and return the content id of its bytes."""
     await session.blobs.begin_upload(TENANT, conversation_id, blob.content_id)

@@ -47,11 +47,11 @@ async def full_conversation(
     assert (await post(client, f"{path}/compact"))["compacted"]
     await post(client, f"{path}/compact?wait=false")
     await post(client, f"{path}/context")
-    assert (await client.get(f"{path}/messages?q=word")).json()["data"]
     await post(client, f"{path}/snapshots")
     await post(client, f"/v1/agents/{agent_id}/snapshots")
     redacted = (await client.get(f"{path}/messages?limit=1")).json()["data"][0]["id"]
     await post(client, f"{path}/messages/{redacted}/redact")
+    assert (await client.get(f"{path}/messages?q=word")).json()["data"]
     await post(client, f"{path}/context")
     await post(client, f"{path}/clear")
     await post(client, f"{path}/fork")

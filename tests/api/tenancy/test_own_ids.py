@@ -24,7 +24,7 @@ from tests.snapshot_files import entry, snapshot_file
 STRANGE = ". Kunde 42?&=%2e#'\"<>;+:@漢é🙂 ~ .."
 PLAIN_UUID = "6f1e2d3c-4b5a-4978-8695-a4b3c2d1e0f9"
 RESERVED_UUID = "6f1e2d3c-4b5a-8978-8695-a4b3c2d1e0f9"
-LAST = {"delete_agent", "delete_conversation", "delete_snapshot", "delete_blob", "delete_model"}
+LAST = {"delete_agent", "delete_conversation", "delete_snapshot", "delete_model"}
 MADE = {"create_conversation", "create_agent", "fork_conversation", "import_snapshot"}
 """Operations whose answer is about something new."""
 

@@ -134,7 +134,7 @@ def original_of(entry: Draft, format: FormatName) -> Any:
     if entry.output is None or not entry.output.is_cut:
         return json.loads(body)
     (content,) = (
-        b"".join(chunk.data for chunk in chunks)
+        b"".join(chunk.data or b"" for chunk in chunks)
         for blob, chunks in entry.blobs
         if blob.id == entry.output.ref
     )

@@ -110,7 +110,9 @@ def offloaded(
 
 def contents(found: OffloadedResult) -> dict[str, bytes]:
     """Return the bytes of the blobs by id, and check that each id is their hash."""
-    held = {blob.id: b"".join(chunk.data for chunk in chunks) for blob, chunks in found.blobs}
+    held = {
+        blob.id: b"".join(chunk.data or b"" for chunk in chunks) for blob, chunks in found.blobs
+    }
     for blob, _ in found.blobs:
         data = held[blob.id]
         assert blob.sha256 == sha256(data).hexdigest() and blob.id == blob_id(blob.sha256)

@@ -57,7 +57,7 @@ def view_of(text: str, made_by: ToolOutputPolicy = DEFAULT) -> ToolPreview:
 
 def lines_cut(text: str, most: int) -> str:
     """Return the text with its lines cut, computed with a regular expression."""
-    return re.sub(r"([^\n]*?)(\r?\n|\r?\Z)", lambda line: line[1][:most] + line[2], text)
+    return re.sub(r"([^\n]*?)(\r*(?:\n|\Z))", lambda line: line[1][:most] + line[2], text)
 
 
 def bytes_cut(text: str, most: int) -> str:

@@ -113,7 +113,7 @@ def test_a_slice_begins_in_the_chunk_of_its_line(unit: bytes) -> None:
             newlines=first.newlines,
         )
         for chunk in chunks[first.number :]:
-            reader.feed(chunk.data)
+            reader.feed(chunk.data or b"")
         assert reader.finish() == lines_of(blob, offset, 2, max_line_length=10)
 
 

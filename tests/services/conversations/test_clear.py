@@ -25,6 +25,7 @@ from tests.services.fakes import (
     TENANT,
     Build,
     Harness,
+    after_read,
     asks,
     result,
     says,
@@ -209,7 +210,7 @@ async def test_a_pin_before_a_concurrent_clearing_wins(harness: Harness) -> None
     async def pin() -> None:
         await harness.pin(cid, 3)
 
-    harness.database.after_read = pin
+    after_read(pin)
     build = await harness.build(cid)
     check(build, exact=True)
     assert shown(build)[0] == 0

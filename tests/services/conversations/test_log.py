@@ -140,8 +140,8 @@ async def test_a_refused_batch_stores_no_section(harness: Harness) -> None:
         await harness.log.append(TENANT, cid, Append([note], CHAT, expected_seq=3))
     assert (await harness.stored(cid)).settings.sections == "[]"
     keyed = Append([note, user("hi")], CHAT, idempotency_key="k")
-    first = await harness.log.append(TENANT, cid, keyed)
-    again = await harness.log.append(TENANT, cid, keyed)
+    first = (await harness.log.append(TENANT, cid, keyed)).answer
+    again = (await harness.log.append(TENANT, cid, keyed)).answer
     assert isinstance(first, AppendAnswer)
     assert again == json.loads(json_text.dumps(first))
     assert first.system_section == "system"

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
 from app.context import view as rendering
+from app.context.repository import ContextRepository
+from app.conversations.messages.row import Append
+from app.conversations.messages.service import Appended
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
@@ -35,7 +38,7 @@ OWN = st.fixed_dictionaries(
 )
 
 
-async def _append(harness: Harness, cid: str, kind: str, number: int) -> None:
+async def _append(harness: Harness, cid: str, kind: str, number: int) -> Appended:
     call = f"call_{number}"
     messages: tuple[Any, ...] = {
         "user": (user(f"question {number} " + "why " * 40),),
@@ -43,7 +46,7 @@ async def _append(harness: Harness, cid: str, kind: str, number: int) -> None:
         "output": (asks(call), result(call, "short")),
         "large_output": (asks(call), result(call, f"{number} " + "row of the table " * 60)),
     }[kind]
-    await harness.append(cid, *messages)
+    return await harness.log.append(TENANT, cid, Append(messages))
 
 
 async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
@@ -91,19 +94,42 @@ async def test_it_equals_a_build_that_reads_everything(
     monkeypatch.setattr(rendering, "_THREAD_BYTES", thread_bytes)
     cid = await harness.conversation(own, SECTIONS, TOOLS)
     for number, (append, change, status, limits) in enumerate(steps):
-        await _append(harness, cid, append, number)
+        appended: Appended | None = await _append(harness, cid, append, number)
         if change is not None:
+            appended = None  # as in a later request
             await _change(harness, cid, change, (await harness.stored(cid)).state.head_seq)
         note = (PromptSection("pad", f"Note {number // 3}.", SectionKind.SCRATCHPAD),)
         ask = RequestSettings(format, ASKS[format].model, status=status, dynamic=note, **limits)
         try:
-            warm = await harness.context.build(TENANT, cid, ask)
+            warm = await harness.context.build(TENANT, cid, ask, appended=appended)
         except ContextOverflow:
             with pytest.raises(ContextOverflow):
                 await harness.cold().build(TENANT, cid, ask)
             continue
         cold = await harness.cold().build(TENANT, cid, ask)
         assert _lasting(warm) == _lasting(cold)
+
+
+async def test_a_step_after_a_step_reads_nothing(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build with the batch of its own request needs no read, in any epoch but the first."""
+    cid, ask = await harness.conversation({}, SECTIONS, TOOLS), RequestSettings(CHAT)
+    await harness.append(cid, user("Hello."))
+    first = await harness.context.build(TENANT, cid, ask)
+    appended = await _append(harness, cid, "large_output", 1)
+    with monkeypatch.context() as patched:
+        patched.delattr(ContextRepository, "read_build_input")
+        built = await harness.context.build(TENANT, cid, ask, appended=appended)
+    assert (built["epoch"], built["through_seq"]) == (first["epoch"], 3)
+    appended = await _append(harness, cid, "user", 2)
+    await harness.pin(cid, 1)
+    await harness.context.build(TENANT, cid, ask)  # it reads the pin
+    appended = await _append(harness, cid, "user", 3)
+    with monkeypatch.context() as patched:
+        patched.delattr(ContextRepository, "read_build_input")
+        built = await harness.context.build(TENANT, cid, ask, appended=appended)
+    assert _lasting(built) == _lasting(await harness.cold().build(TENANT, cid, ask))
 
 
 def _lasting(answer: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.chunks import BlobStore
+from app.blobs.store import BlobStore
 from app.repositories import Database
 from app.snapshots.exports import ExportService, ImportService
 from app.snapshots.rows import PAGES

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import (
     Conflict,
     ContextError,

@@ -10,16 +10,15 @@ from typing import Any
 
 import asyncpg
 
-from app.blobs.blobs import TEXT, Chunk, StoredChunk
-from app.blobs.chunks import BlobStore, BlobWriter
+from app.blobs.blobs import TEXT, Chunk
+from app.blobs.store import BlobStore, BlobWriter
 from app.common.errors import ContextError, ServiceUnavailable
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.service import ConversationService
 from app.repositories import Database, Repositories
-from app.tool_output.collection import BlobCollector
 from app.tool_output.reading import BlobReader
-from app.tool_output.uploads import BlobUploads
+from app.tool_output.uploads import BlobCollector, BlobUploads
 from tests.services.fakes import (
     SUMMARISER,
     TENANT,
@@ -63,7 +62,7 @@ class WatchedStore(BlobStore):
         async with self.kept.writer(tenant_id, conversation_id, content_id) as writer:
             yield _WatchedWriter(self, writer)
 
-    async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
+    async def read(self, object_key: str | None, chunks: Sequence[Chunk]) -> list[bytes]:
         """Return the raw bytes of chunks."""
         hook, self.before_read = self.before_read, None
         if hook is not None:
@@ -110,7 +109,7 @@ class _WatchedWriter(BlobWriter):
         self._store = store
         self._writer = writer
 
-    async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
+    async def write(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         self._store.check()
         self._store.most_written = max(self._store.most_written, len(chunks))
         return await self._writer.write(chunks)
@@ -194,7 +193,7 @@ class Process:
             self.store,
             self.outputs,
             lambda: self.now,
-            upload_ttl_seconds=3600,
+            HOUR,
         )
 
     async def upload(

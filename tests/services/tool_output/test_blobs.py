@@ -15,9 +15,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.blobs.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
-from app.blobs.chunks import BlobStore
-from app.blobs.object_store import ObjectStore
-from app.common.errors import Conflict, ContextError, Gone, NotFound, ServiceUnavailable
+from app.blobs.store import BlobStore, ObjectStore
+from app.common.errors import ContextError, Gone, NotFound, ServiceUnavailable
 from app.conversations.messages.stored_results import Content
 from app.repositories import Database
 from tests.patience import PATIENCE_SECONDS
@@ -180,10 +179,6 @@ async def test_a_small_result_is_read_by_the_ref_of_its_message(rows: Process) -
         assert await rows.read(cid, ref) == f"text of {name}".encode()
         assert source.blob.id == ref
         assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
-    with pytest.raises(Conflict):
-        await rows.collector.remove(TENANT, cid, "m1")
-    with pytest.raises(NotFound):
-        await rows.collector.remove(TENANT, cid, "m2")
 
 
 # --- collecting -------------------------------------------------------------------------------
@@ -211,7 +206,6 @@ async def test_unattached_uploads_are_collected(
             rows.blobs.read_bytes(TENANT, cid, gone, 0, 1),
             rows.blobs.grep(TENANT, cid, gone, "x"),
             rows.blobs.find(TENANT, cid, gone),
-            rows.collector.remove(TENANT, cid, gone),
         ):
             assert isinstance(await refused(work), Gone)
     assert await rows.read(cid, ref.id) == b"1" * 5000
@@ -410,13 +404,11 @@ async def test_blobs_are_unavailable_while_the_store_is(
 
 
 async def test_any_appends_and_collections_in_any_order(database: Database) -> None:
-    """After any appends, uploads, collections and deletions each message is read back whole."""
+    """After any appends, uploads and collections each message is read back whole."""
     process = Process(database)
     loop = asyncio.get_running_loop()
     texts = [f"{number}\n" * 3000 for number in range(3)]
-    steps = st.tuples(
-        st.sampled_from(["store", "upload", "attach", "collect", "remove"]), st.integers(0, 2)
-    )
+    steps = st.tuples(st.sampled_from(["store", "upload", "attach", "collect"]), st.integers(0, 2))
 
     async def run(plan: list[tuple[str, int]]) -> None:
         cid = await process.harness.conversation()
@@ -429,8 +421,6 @@ async def test_any_appends_and_collections_in_any_order(database: Database) -> N
                     known[number] = (await process.upload(cid, texts[number].encode())).blob.id
                 case "attach" if number in known:
                     await refused(process.stored(cid, None, output_ref={"id": known[number]}))
-                case "remove" if number in known:
-                    await refused(process.collector.remove(TENANT, cid, known[number]))
                 case "collect":
                     await process.collect(cid)
             await assert_whole(process, cid)

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.blobs.object_store import ObjectStore
+from app.blobs.store import ObjectStore
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
 from app.conversations.messages.batches import INLINE_WARNING
 from app.conversations.messages.row import Append
@@ -155,7 +155,8 @@ async def test_a_repeated_message_changes_nothing(rows: Process, shape: str) -> 
         await rows.harness.set_policy(cid, {"tool_output": policy})
         again = await rows.harness.append(cid, message)
         assert (again.messages, again.head_seq) == (first.messages, 2)
-        kept = await rows.log.append(TENANT, cid, Append([message], idempotency_key=f"k{number}"))
+        keyed = Append([message], idempotency_key=f"k{number}")
+        kept = (await rows.log.append(TENANT, cid, keyed)).answer
         assert isinstance(kept, AppendAnswer) and kept.messages == first.messages
         for other in (message | {"content": LARGE + "more"}, message | {"extra": 1}):
             with pytest.raises(Conflict):

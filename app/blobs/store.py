@@ -1,11 +1,15 @@
-"""Blobs in an object store: S3, GCS, Azure, or a folder [tool-output.object-layout].
+"""Where the bytes of blobs are: in rows, or in S3, GCS, Azure or a folder.
 
-1. A content is one object with its compressed chunks; their rows have the positions. The key is
-   `{tenant_id}/{conversation_id}/{content_id}`, below the path of the store's URL.
-2. An object is whole or absent: it is written in parts, and exists once the last part is written.
+1. Each chunk is a zstd frame with its size and a checksum, so that a slice decompresses only the
+   chunks it needs. A damaged chunk, or one whose size differs from its row, is refused
+   [tool-output.compressed-chunks].
+2. In an object store a content is one object with its compressed chunks; their rows have the
+   positions. The key is `{tenant_id}/{conversation_id}/{content_id}`, below the path of the store's
+   URL [tool-output.object-layout].
+3. An object is whole or absent: it is written in parts, and exists once the last part is written.
    Parts of a killed process are swept from a folder; a bucket needs a lifecycle rule.
-3. A failure, a timeout or an incomplete read raises ServiceUnavailable [tool-output.store-failure].
-4. Credentials come from the environment, in the variables of the store's own tools.
+4. A failure, a timeout or an incomplete read raises ServiceUnavailable [tool-output.store-failure].
+5. Credentials come from the environment, in the variables of the store's own tools.
 """
 
 from __future__ import annotations
@@ -22,10 +26,16 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
-from app.blobs.blobs import Chunk, StoredChunk
-from app.blobs.chunks import BlobStore, BlobWriter, compress, decompress
+import zstandard
+
+from app.blobs.blobs import Chunk
+from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable
 
+ZSTD_LEVEL = 3
+"""The default of zstd; higher levels are several times slower and gain little on text."""
+THREAD_BYTES = 262_144
+"""More bytes are compressed in a thread; this many take about a millisecond."""
 PART_BYTES = 5_242_880
 """Bytes of a part of an upload: the minimum of S3."""
 PARTS_AT_ONCE = 2
@@ -37,8 +47,102 @@ _IS_FULL = f"os error {ENOSPC}"
 _PART = re.compile(r"(.+)#[0-9]+")
 
 
-class Aborted(Exception):
-    """Passed to a writer to abort its object."""
+Compressed = bytes | memoryview
+
+
+async def compress(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return chunks with their compressed bytes."""
+    is_large = sum(chunk.size for chunk in chunks) > THREAD_BYTES
+    return await in_thread_if(is_large, _compress, chunks)
+
+
+async def decompress(chunks: Sequence[Chunk], compressed: Sequence[Compressed]) -> list[bytes]:
+    """Return the bytes of compressed chunks; raises ServiceUnavailable for a damaged one."""
+    is_large = sum(chunk.size for chunk in chunks) > THREAD_BYTES
+    try:
+        return await in_thread_if(is_large, _decompress, chunks, compressed)
+    except (zstandard.ZstdError, ValueError) as exc:
+        raise ServiceUnavailable(
+            "A stored chunk is damaged", {"reason": type(exc).__name__}
+        ) from exc
+
+
+class BlobWriter:
+    """Writes the chunks of one content, in order; here rows hold the bytes."""
+
+    async def write(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Write chunks, and return them as their rows store them."""
+        return await compress(chunks)
+
+    async def finish(self) -> str | None:
+        """Complete the content; return the key of its object, None if rows hold the bytes."""
+        return None
+
+
+class BlobStore:
+    """Stores the bytes of chunks: here in their rows, in a subclass in an object store.
+
+    A failure of an object store raises ServiceUnavailable. Objects of an earlier configuration
+    cannot be reached.
+    """
+
+    @asynccontextmanager
+    async def writer(
+        self, tenant_id: str, conversation_id: str, content_id: str
+    ) -> AsyncIterator[BlobWriter]:
+        """Open a writer for a content; without `finish`, nothing is stored."""
+        yield BlobWriter()
+
+    async def read(self, object_key: str | None, chunks: Sequence[Chunk]) -> list[bytes]:
+        """Return the uncompressed bytes of consecutive chunks."""
+        compressed = [chunk.data for chunk in chunks if chunk.data is not None]
+        if len(compressed) < len(chunks):
+            raise _no_object_store()
+        return await decompress(chunks, compressed)
+
+    async def copy(
+        self, tenant_id: str, conversation_id: str, content_id: str, object_key: str
+    ) -> str:
+        """Copy an object to a content of another conversation, and return its key."""
+        raise _no_object_store()
+
+    async def remove(self, object_keys: Sequence[str]) -> None:
+        """Delete objects; missing ones are no error."""
+
+    async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
+        """Delete every object of a conversation."""
+
+    async def drop_parts(self, older_than: datetime) -> int:
+        """Delete parts of unfinished objects written before a time; return their number.
+
+        A bucket cannot list such parts; it needs a lifecycle rule.
+        """
+        return 0
+
+    async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
+        """Yield the key, conversation id and content id of every object older than a time."""
+        for orphan in list[tuple[str, str, str]]():
+            yield orphan
+
+
+def _no_object_store() -> ServiceUnavailable:
+    return ServiceUnavailable(
+        "The blob is in an object store, and no object store is configured",
+        {"reason": "NoObjectStore"},
+    )
+
+
+def _compress(chunks: Sequence[Chunk]) -> list[Chunk]:
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    return [replace(chunk, data=compressor.compress(chunk.data or b"")) for chunk in chunks]
+
+
+def _decompress(chunks: Sequence[Chunk], compressed: Sequence[Compressed]) -> list[bytes]:
+    # The decompressor allocates the size in the frame, even above a given limit.
+    if [zstandard.frame_content_size(data) for data in compressed] != [c.size for c in chunks]:
+        raise ValueError("the size differs from its row")
+    decompressor = zstandard.ZstdDecompressor()
+    return [decompressor.decompress(data) for data in compressed]
 
 
 class ObjectWriter(BlobWriter):
@@ -50,7 +154,7 @@ class ObjectWriter(BlobWriter):
         self._sink: Any = None
         self._size = 0
 
-    async def write(self, chunks: Sequence[Chunk]) -> list[StoredChunk]:
+    async def write(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Write chunks, and return them with their positions in the object."""
         stored, compressed = [], bytearray()
         for chunk in await compress(chunks):
@@ -59,7 +163,14 @@ class ObjectWriter(BlobWriter):
             compressed += data
         self._size += len(compressed)
         if compressed:
-            await self.send(bytes(compressed))
+            async with self._store.client() as opened:
+                if self._sink is None:
+                    from obstore import open_writer_async
+
+                    self._sink = open_writer_async(
+                        opened, self._key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+                    )
+                await self._sink.write(bytes(compressed))
         return stored
 
     async def finish(self) -> str | None:
@@ -76,18 +187,7 @@ class ObjectWriter(BlobWriter):
         if self._sink is not None:
             with suppress(ServiceUnavailable):
                 async with self._store.client():
-                    await self._sink.__aexit__(Aborted, Aborted(), None)
-
-    async def send(self, data: bytes | memoryview) -> None:
-        """Write bytes to the object."""
-        async with self._store.client() as opened:
-            if self._sink is None:
-                from obstore import open_writer_async
-
-                self._sink = open_writer_async(
-                    opened, self._key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
-                )
-            await self._sink.write(data)
+                    await self._sink.__aexit__(RuntimeError, RuntimeError(), None)
 
 
 class ObjectStore(BlobStore):
@@ -114,7 +214,7 @@ class ObjectStore(BlobStore):
         finally:
             await writer.abort()
 
-    async def read(self, object_key: str | None, chunks: Sequence[StoredChunk]) -> list[bytes]:
+    async def read(self, object_key: str | None, chunks: Sequence[Chunk]) -> list[bytes]:
         """Return the bytes of consecutive chunks, with one request.
 
         Rows from before the store was configured hold their own bytes.
@@ -135,35 +235,15 @@ class ObjectStore(BlobStore):
     ) -> str:
         """Copy an object to a content of another conversation, and return its key."""
         key = _key(tenant_id, conversation_id, content_id)
-        if self._url.startswith("file:"):
-            # obstore would make a hard link with the age of the object, which a sweep of orphans
-            # could delete before a row names it.
-            await self.put(key, self.pieces(object_key))
-        else:
-            async with self.client() as opened:
-                await opened.copy_async(object_key, key)
-        return key
-
-    async def put(self, object_key: str, pieces: AsyncIterator[bytes | memoryview]) -> None:
-        """Write an object, whole or not at all."""
-        writer = ObjectWriter(self, object_key)
-        try:
-            async for piece in pieces:
-                await writer.send(piece)
-            await writer.finish()
-        finally:
-            await writer.abort()
-
-    async def pieces(self, object_key: str) -> AsyncIterator[memoryview]:
-        """Yield the bytes of an object in pieces of a few mebibytes."""
         async with self.client() as opened:
-            pieces = (await opened.get_async(object_key)).stream(min_chunk_size=PART_BYTES)
-        while True:
-            async with self.client():
-                piece = await anext(pieces, None)
-            if piece is None:
-                return
-            yield memoryview(piece)
+            if self._url.startswith("file:"):
+                # obstore makes a hard link. With the age of the object a sweep of orphans could
+                # delete it before a row names it.
+                _, *place = object_key.split("/")
+                for file in _folder_of(self._url).glob("/".join(("*", *place))):
+                    file.touch()
+            await opened.copy_async(object_key, key)
+        return key
 
     async def remove(self, object_keys: Sequence[str]) -> None:
         """Delete objects; missing ones are no error."""
