@@ -594,7 +594,7 @@ def _put_speaker(parts: list[Part], name: str) -> None:
     """Put a participant's name before the first text, or before all that is visible."""
     for index, part in enumerate(parts):
         if isinstance(part, Text):
-            parts[index] = Text(f"{name}: {part.text}", stands_for=part.stands_for)
+            parts[index] = Text(f"{name}: {part.text}")
             return
     parts.insert(sum(isinstance(part, Reasoning) for part in parts), Text(f"{name}:"))
 

@@ -215,7 +215,7 @@ def _with_data(media: Image | File, data: str) -> Part:
         media_type, data = inline[0] or media_type, inline[1]
     if (strict := strict_base64(data)) is None:
         kind = "image" if isinstance(media, Image) else "file"
-        return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
+        return Text(f"[{kind}: unreadable data]")
     shown, declared = sniffed_type(strict), (media_type or "").lower()
     if shown is not None and shown != _SAME_TYPES.get(declared, declared):
         if isinstance(media, Image) and shown == PDF:
@@ -276,8 +276,7 @@ def media_label(message: Message) -> str:
 
 def join_texts(texts: Sequence[Text]) -> Text:
     """Join texts where a format has room for one."""
-    stands_for = tuple(kind for text in texts for kind in text.stands_for)
-    return Text("\n".join(text.text for text in texts), stands_for=stands_for)
+    return Text("\n".join(text.text for text in texts))
 
 
 def image_label(image: Image) -> str:
@@ -302,12 +301,11 @@ def label_for(part: Image | File | Opaque) -> Text:
     """Return the label of a part that a format cannot carry."""
     match part:
         case Image():
-            return Text(image_label(part), stands_for=("image",))
+            return Text(image_label(part))
         case File():
-            return Text(file_label(part), stands_for=("file",))
+            return Text(file_label(part))
         case Opaque():
-            kinds = [kind_of(block) for block in _content_blocks(part.block)]
-            return Text(block_label(part.block), stands_for=tuple(dict.fromkeys(kinds)))
+            return Text(block_label(part.block))
 
 
 def kind_of(block: Raw) -> str:

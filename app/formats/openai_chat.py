@@ -93,7 +93,7 @@ class OpenAIProvider(Provider):
         if not (data := text_in(audio, "data")):
             return opaque
         if (strict := media.strict_base64(data)) is None:
-            return Text("[audio: unreadable data]", stands_for=("audio",))
+            return Text("[audio: unreadable data]")
         return replace(opaque, block={**opaque.block, "input_audio": {**audio, "data": strict}})
 
     def _adapt_image(self, image: Image) -> Image | Text:

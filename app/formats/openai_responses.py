@@ -216,21 +216,17 @@ class OpenAIResponses(OpenAIProvider):
         if isinstance(content := message.get("content"), str):
             return Text(content, block, self.name)
         texts: list[str] = []
-        labelled: list[str] = []
+        is_said = False
         for part in message.objects("content"):
-            match part.filled_text("type"):
-                case "output_text":
-                    texts.append(part.text("text"))
-                    continue
-                case "refusal":
-                    part.text("refusal")
-                case "input_text" | "input_image" | "input_file":
-                    raise part.error("type", "content of the assistant is output_text or refusal")
-            labelled.append(media.kind_of(part.raw))
-            texts.append(media.block_label(part.raw))
-        if texts and len(labelled) == len(texts) and "refusal" not in labelled:
+            kind = part.filled_text("type")
+            if kind in ("input_text", "input_image", "input_file"):
+                raise part.error("type", "content of the assistant is output_text or refusal")
+            is_said = is_said or kind in _TEXT_FIELDS
+            said = part.text(_TEXT_FIELDS[kind][1]) if kind in _TEXT_FIELDS else ""
+            texts.append(said if kind == "output_text" else media.block_label(part.raw))
+        if texts and not is_said:
             return Opaque(block, self.name)
-        return Text("\n".join(texts), block, self.name, tuple(labelled))
+        return Text("\n".join(texts), block, self.name)
 
     def _parse_call(self, item: Fields) -> ToolCall:
         call_id, block, kind = item.filled_text("call_id"), _original(item), item.raw["type"]

@@ -220,9 +220,6 @@ def derive(
     is_item = format is FormatName.OPENAI_CHAT and LOG_PROVIDER.is_faithful(stored_raw, message)
     media_chars = sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
     has_long_media = not is_item and media_chars > _MAX_MEDIA_CHARS
-    # A chat build needs more than the item: its media or its labels.
-    has_labels = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
-    needs_body = has_labels or bool(LOG_PROVIDER.apart(sent))
     fragment = None
     if not (is_item or has_long_media):
         fragment = json_text.dump_payload(LOG_PROVIDER.wire(sent))
@@ -238,7 +235,7 @@ def derive(
         tokens=tokens,
         reasoning_tokens=reasoning_tokens,
         call_ids=_call_ids(message),
-        has_media=visible is None or has_long_media or needs_body,
+        has_media=visible is None or has_long_media or bool(LOG_PROVIDER.apart(sent)),
         provider_calls=provider_calls,
         resolves=resolves,
         call_names=tuple(call.name for call in message.calls),

@@ -214,14 +214,11 @@ async def test_results_of_hosted_tools(client: httpx.AsyncClient, format: str) -
     payload = json.dumps(own["payload"])
     for block in answer[0].get("content") or answer[0].get("parts") or answer:
         assert json.dumps(block)[1:-1] in payload, block
-    assert [item for item in own["degraded"] if item.startswith("content")] == []
     for other in HOSTED:
         if other == format:
             continue
         built = await build(client, path, other)
         assert DEPTH in json.dumps(built["payload"])
-        labelled = [item for item in built["degraded"] if item.startswith("content_not_carried:")]
-        assert labelled, other
         assert abs(built["tokens_used"] - own["tokens_used"]) < 4_000
     transcript = (await client.get(f"{path}/messages", params={"order": "asc"})).json()["data"]
     assert "1308" in json.dumps(transcript)
