@@ -21,17 +21,7 @@ from typing import Any, Final
 from app.common.errors import ValidationError
 from app.common.texts import sendable, sendable_json
 from app.formats.json_fields import OBJECT, Fields, Raw, camel, object_in, text_in
-from app.formats.message import (
-    File,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Reasoning,
-    Text,
-    ToolCall,
-    placeholder_for,
-)
+from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Text, placeholder_for
 from app.formats.tools import sendable_id
 
 PDF: Final = "application/pdf"
@@ -174,23 +164,13 @@ def _is_blank(part: Part) -> bool:
     return False
 
 
-_CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {
-    Text: ("text", "block"),
-    ToolCall: ("name", "arguments", "block"),
-    Image: ("media_type", "data", "url", "detail", "block"),
-    File: ("media_type", "data", "url", "file_id", "text", "name", "block"),
-    Reasoning: ("text", "block"),
-    Opaque: ("block",),
-}
-
-
 def _clean_part(part: Part) -> Part:
     """Make a part sendable; a reasoning block that would change is dropped.
 
     Reasoning blocks are replayed byte for byte or left out.
     """
-    fields = {name: getattr(part, name) for name in _CLEANED_FIELDS[type(part)]}
-    cleaned = ((name, value, sendable_json(value)) for name, value in fields.items())
+    values = ((name, getattr(part, name)) for name in part.__slots__ if name != "id")
+    cleaned = ((name, value, sendable_json(value)) for name, value in values)
     changes = {name: new for name, value, new in cleaned if new is not value}
     if isinstance(part, Reasoning) and "block" in changes:
         return Reasoning(sendable(part.text))

@@ -43,7 +43,7 @@ from app.formats.message import (
 )
 from app.formats.openai_chat import OpenAIProvider, system_messages
 from app.formats.reasoning import OPENAI, XAI, is_compaction
-from app.formats.tools import ToolDefinition, is_json, wire_fields, with_own_ids
+from app.formats.tools import ToolDefinition, Tools, is_json, wire_fields, with_own_ids
 
 FUNCTION = "function_call"
 CALLS = {
@@ -281,9 +281,7 @@ class OpenAIResponses(OpenAIProvider):
             return replace(file, name=None) if file.name else file
         return file if media.is_web_url(file.url) else media.label_for(file)
 
-    def sent_parts(
-        self, message: Message, accepts: Collection[str], *, replays: bool
-    ) -> list[Part]:
+    def sent_parts(self, message: Message, accepts: Sequence[str], *, replays: bool) -> list[Part]:
         """Leave out reasoning, and what refers to it (rule 4)."""
         return self._without(
             message,
@@ -474,9 +472,7 @@ class OpenAIResponses(OpenAIProvider):
         """Render a function, whose `strict` is true by default, and requires every argument."""
         return {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
 
-    def deferred_to_wire(
-        self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
-    ) -> list[Wire]:
+    def deferred_to_wire(self, tools: Tools, deferred: Collection[str], search: str) -> list[Wire]:
         """Render OpenAI's tool search instead of the function, and no deferred tools."""
         remaining = [tool for tool in tools if tool.name not in deferred]
         wire = self.tools_to_wire(remaining)
@@ -487,9 +483,7 @@ class OpenAIResponses(OpenAIProvider):
                 wire[index] = {"type": "tool_search", "execution": "client", **described, **schema}
         return wire
 
-    def search_output(
-        self, call_id: str | None, tools: Sequence[ToolDefinition], status: str
-    ) -> Wire:
+    def search_output(self, call_id: str | None, tools: Tools, status: str) -> Wire:
         """Return an output with definitions."""
         found = [{**wire, "defer_loading": True} for wire in self.tools_to_wire(tools)]
         output = {"type": "tool_search_output", "call_id": call_id, "execution": "client"}

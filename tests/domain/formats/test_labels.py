@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from app.conversations.messages.draft import make_drafts
-from app.conversations.messages.row import LogRow
 from app.conversations.view import View
 from app.formats import PROVIDERS
 from app.formats.media import clean
 from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Text
 from app.payload import assembler_of
 from tests.domain.compaction import strategies_messages as generated
-from tests.domain.histories import third
+from tests.domain.histories import RawLog, rows_of, third
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
@@ -106,22 +104,6 @@ CASES: list[tuple[FormatName, dict[str, Any], str, tuple[FormatName, ...]]] = [
 ]
 
 
-def row_of(raw: dict[str, Any], format: FormatName, seq: int = 1) -> LogRow:
-    """Return a message as a build of any format may read it: Chat has an item of its own."""
-    (made,) = make_drafts(raw, format, third, "")
-    return LogRow(
-        id=f"m{seq}",
-        seq=seq,
-        role=made.role,
-        tokens=made.tokens,
-        reasoning_tokens=made.reasoning_tokens,
-        call_ids=made.call_ids,
-        has_media=made.has_media,
-        format=format,
-        text=made.body,
-    )
-
-
 @pytest.mark.parametrize("target", FormatName)
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize(
@@ -140,7 +122,7 @@ def test_every_part_is_sent_or_has_a_label(
         text = {"text": "Beside."} if format is GEMINI else {"type": "text", "text": "Beside."}
         key = "parts" if format is GEMINI else "content"
         raw = {**raw, key: [text, *(raw[key] or [])]}
-    row = row_of(raw, format)
+    (row,) = rows_of(RawLog([(format, raw)]), target)
     assembler = assembler_of(target)(View(), third)
     assembler.add(row)
     items = assembler.items()
