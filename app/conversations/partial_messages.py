@@ -75,19 +75,12 @@ def limits_of_oversized(entries: Sequence[Entry], history_tokens: int) -> dict[i
     return dict(list(limits.items())[-MAX_AT_ONCE:])
 
 
-def limits_of_largest(
-    entries: Sequence[Entry], history_tokens: int, shortenable: Collection[int] | None = None
-) -> dict[int, int]:
+def limits_of_largest(entries: Sequence[Entry], history_tokens: int) -> dict[int, int]:
     """Return one limit for the largest texts, by seq, so that all fit into `history_tokens`.
 
-    Only the seqs in `shortenable` are shortened, or any for None. The result is empty if even the
-    shortest texts do not fit, or if all fit as they are.
+    The result is empty if even the shortest texts do not fit, or if all fit as they are.
     """
-    texts = [
-        item
-        for item in entries
-        if item.role is not Role.TOOL and (shortenable is None or item.seq in shortenable)
-    ]
+    texts = [item for item in entries if item.role is not Role.TOOL]
     texts.sort(key=lambda item: item.tokens)
     left = history_tokens - sum(item.tokens for item in entries if item not in texts)
     for index, item in enumerate(texts):

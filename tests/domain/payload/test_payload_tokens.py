@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.conversations.view import View
 from app.formats.message import FormatName
-from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokenizer import LocalTokenizer
 from app.payload import assembler_of
 from app.payload.assembler import Assembler
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
@@ -22,7 +22,7 @@ from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSE
 from tests.domain.payload.builders import IMAGE, LEAST, Case, cases
 from tests.payload_tokens import payload_tokens
 
-COUNT = TiktokenTokenizer().count
+COUNT = LocalTokenizer().count
 TAIL = DynamicTexts(('Two others\n\n\nare "busy".', "\t" * 40))
 LIST = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
 

@@ -18,7 +18,7 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
 from tests.domain.payload.builders import ITEMS, faults
-from tests.services.fakes import ANTHROPIC, CHAT, CLAUDE, TENANT, Harness, says, user
+from tests.services.fakes import ANTHROPIC, CHAT, CLAUDE, TENANT, Harness, failing, says, user
 from tests.services.payload.builders import GEMINI, MODELS, RESPONSES, built
 
 BASE = {"name": "base", "content": "You are kind."}
@@ -215,7 +215,7 @@ async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness
     tools = [tool(f"tool_{n}") for n in range(20)]
     conversation_id = await harness.conversation(small(), tools=tools)
     await harness.append(conversation_id, user("Hello"))
-    with harness.database.failing("last_used", ServiceUnavailable("gone")):
+    with failing("last_used", ServiceUnavailable("gone")):
         answer = await built(harness, conversation_id)
     assert len(tool_names(answer)) == 25
     assert answer["degraded"] == ["tool_deferral"]
