@@ -42,9 +42,10 @@ from app.conversations.statuses import Statuses
 from app.conversations.windows.service import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
+from app.models import tokenizer
 from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway
 from app.models.registry import ModelRegistry
-from app.models.tokenizer import TiktokenTokenizer, preload_fast
+from app.models.tokenizer import LocalTokenizer
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
@@ -57,8 +58,7 @@ from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
 from app.tool_output.reading import BlobReader
-from app.tool_output.tool_ranking import ToolRanking
-from app.tool_output.tool_search import ToolSearchService
+from app.tool_output.tools import ToolRanking, ToolSearchService
 from app.tool_output.uploads import BlobCollector, BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
@@ -91,7 +91,7 @@ class Services:
         self.database = database = Database(store, windows)
         self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
-        self.tokenizer, self.models = TiktokenTokenizer(), ModelRegistry()
+        self.tokenizer, self.models = LocalTokenizer(), ModelRegistry()
         self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
         self.missing_keys = {
             model: variable
@@ -235,7 +235,7 @@ class Services:
         except ServiceUnavailable:
             _log.warning("database_unavailable")
         await loading
-        self.tokenizer.load()  # on this thread first; see `preload_fast`
+        self.tokenizer.count("once")  # on this thread first; see `tokenizer.load`
         await asyncio.to_thread(self.tokenizer.count, "once")
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.store.close)
@@ -245,7 +245,7 @@ class Services:
 
     def _load(self) -> None:
         """Load what the first request would wait for."""
-        preload_fast()
+        tokenizer.load()
         self.models.find("")
 
 

@@ -26,7 +26,7 @@ import orjson
 
 from app.conversations.messages.draft import make_drafts
 from app.formats.message import FormatName
-from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokenizer import LocalTokenizer
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.figures import SAMPLE_HEADS, Samples, Section, kib, p50, times
 from benchmarks.floors import FloorA
@@ -107,7 +107,7 @@ class Lane:
 
 def counted(messages: Iterable[Message]) -> list[tuple[Message, int]]:
     """Count messages as the service will, for the floors to store."""
-    count = TiktokenTokenizer().count
+    count = LocalTokenizer().count
     return [
         (message, make_drafts(message, FormatName.OPENAI_CHAT, count, "")[0].tokens)
         for message in messages

@@ -35,7 +35,7 @@ from app.conversations.view import SUMMARY_PREFIX
 from app.demo import Answer, Client, Trace, Unreachable
 from app.formats import PROVIDERS, parse_tool
 from app.formats.message import File, FormatName, Image, Text
-from app.models.tokenizer import TiktokenTokenizer
+from app.models.tokenizer import LocalTokenizer
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
     count_payload_messages,
@@ -202,7 +202,7 @@ class Judge:
     """Judges payloads; remembers what it found about messages it has seen before."""
 
     def __init__(self) -> None:
-        self._count = lru_cache(maxsize=50_000)(TiktokenTokenizer().count)
+        self._count = lru_cache(maxsize=50_000)(LocalTokenizer().count)
         self._costs: dict[tuple[str, bytes], int] = {}
         self._promises: dict[tuple[str, str, int], _Promise] = {}
 

@@ -1,52 +1,35 @@
-"""Limits and prices of models, and the context window of a build.
+"""The window and prices of a model, the calibration of its counts, and the budget of a payload.
 
-1. Input and output share the context window. The output limit is a limit of its own.
-2. `total` is the smaller of the requested window and the model's.
-3. Some models limit their input apart from their output. `total` is then at most that input limit
+1. Input and output share the context window. `effective_window = total - max_output_tokens`; every
+   ratio is relative to it. The output limit is a limit of its own.
+2. Some models limit their input apart from their output. `total` is then at most that input limit
    plus the reserved output, so that `total - max_output_tokens` always fits.
-4. Every number has a source. The window of an unknown model of a known family is that of another
-   model of the family, where nobody names one; that of any other unknown model is an error.
+3. The components sum to `used_tokens`. They are those of the payload that is returned. It fits when
+   used tokens plus the safety margin are within the effective window.
+4. `used >= ratio x effective_window` reaches a level. Pressure is the highest level reached.
+   `notice` is no level: it never changes what is built.
 
-Families of models, by what their names say [models.families]:
+Calibration corrects counts by the usage that providers report:
 
-5. All versions of a family have its tokenizer, from the version on that introduced it.
-6. A name that no registry has, of a known family and not older than its versions there, is taken
-   for the newest version that is not newer; of that one's models for the one with the smallest
-   window. A longer name of a known model is taken for that model.
-7. Names of models for images, speech and the like are taken for nothing: their windows differ.
-
-Calibration of token counts by the usage that providers report.
-
-1. The factor of a model is reported over counted tokens. Both are sums that decay with each report.
-   Before the first report it is that of the model's family.
-2. The margin is the mean deviation of reports from what the factor before them predicted, within
-   bounds, once there are enough reports.
-3. Reports are ignored for payloads that are too small, and for ratios that no tokenizer explains.
-4. A factor above 1 applies at once, one below 1 only with enough reports: too large a count wastes
+5. The factor of a model is reported over counted tokens. Both are sums that decay with each report.
+   Before the first report it is that of the model's family. The margin is the mean deviation of
+   reports from what the factor before them predicted, once there are enough reports.
+6. Reports are ignored for payloads that are too small, and for ratios that no tokenizer explains.
+7. A factor above 1 applies at once, one below 1 only with enough reports: too large a count wastes
    tokens, but too small a count gets a request refused. A count by the model's own tokenizer is
    never lowered.
-5. Reasoning and sealed text have a factor of their own, beside the model's: what they stand for is
+8. Reasoning and sealed text have a factor of their own, beside the model's: what they stand for is
    known to the provider only, and not every call is billed for them. A report of a payload with
    much of them is one of that factor alone. It begins as if `SEALED_PRIOR` tokens had been right.
-
-The budget of a payload: the use of its context window by component, and the pressure.
-
-1. `effective_window = total - max_output_tokens`. Every ratio is relative to it.
-2. The components sum to `used_tokens`. They are those of the payload that is returned.
-3. `used >= ratio x effective_window` reaches a level. Pressure is the highest level reached.
-4. `notice` is no level: it never changes what is built.
-5. A payload fits when used tokens plus the safety margin are within the effective window.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from typing_extensions import TypeAliasType
 
@@ -55,42 +38,17 @@ from app.common.answers import answer
 from app.common.errors import ContextLimitUnknown, ValidationError
 from app.policy.policy import BudgetPolicy, CounterName
 
+O200K = "o200k_base"
+"""The tokenizer that the service counts with."""
 INEXACT_MARGIN = 0.05
 """Share of a count that is added for safety where the model has another tokenizer."""
 DERIVED_FACTOR = 4
 """Window per token of reserved output, for unknown models under `derive`."""
-BUILT_IN_WINDOWS: Mapping[str, int] = {
-    "claude-3-5-sonnet": 200_000,
-    "claude-3-opus": 200_000,
-    "gpt-4-turbo": 128_000,
-    "gpt-4o": 128_000,
-    "gemini-pro": 32_000,
-}
-"""Windows in tokens, for models that the bundled map does not have."""
-CAPABILITIES = ("tool_search", "cache_breakpoint", "mid_conversation_system")
-"""The fields of an entry with what a model's provider supports."""
 LIMIT_FIELDS = ("context_window", "max_input_tokens", "max_output_tokens", "cache_minimum_tokens")
 PRICE_FIELDS = ("input_price", "output_price", "cache_read_price", "cache_write_price")
 NUMERIC_FIELDS = (*LIMIT_FIELDS, *PRICE_FIELDS)
 """The fields of an entry that each have a source."""
 Sources = TypeAliasType("Sources", Mapping[str, str])
-O200K: Final = "o200k_base"
-_TOKENIZERS: Final = (
-    (re.compile(r"(?:ft:)?(?:gpt-(?:4o|4\.[1-9]|[5-9]|[1-9]\d)|chatgpt-4o|o\d+(?:-|$))"), O200K),
-    (re.compile(r"(?:ft:)?gpt-(?:4(?:-|$)|3\.5|35)"), "cl100k_base"),
-)
-"""OpenAI's tokenizers by the beginning of a model's name; the first row with a match counts."""
-_NAME = re.compile(
-    r"(?:^|[/.])(?P<stem>gpt-(?!35)|o|claude-(?:[a-z]+-)?|gemini-|grok-)"
-    r"(?P<version>\d+(?:[.-]\d{1,2}(?![\d.]))?)(?P<rest>[^/]*)$"
-)
-_OTHER_KINDS = re.compile(
-    r"image|audio|speech|tts|transcri|realtime|live|video|embed|guard|safeguard|oss"
-)
-_ENDS = "-@:"
-_NEW_CLAUDE: Final = (4, 7)
-"""The version from which on Claude has a tokenizer that makes more tokens."""
-_Version = tuple[int, ...]
 
 
 @answer()
@@ -139,11 +97,7 @@ class ModelInfo:
         return 0.0 if self.exact else INEXACT_MARGIN
 
     def cost(
-        self,
-        input_tokens: int,
-        output_tokens: int,
-        cache_creation_tokens: int = 0,
-        cache_read_tokens: int = 0,
+        self, input_tokens: int, output_tokens: int, cache_creation: int = 0, cache_read: int = 0
     ) -> float | None:
         """Return the price in USD of one call, None without the prices of input and output.
 
@@ -155,27 +109,10 @@ class ModelInfo:
         write_price, read_price = self.cache_write_price, self.cache_read_price
         return (
             input_tokens * self.input_price
-            + cache_creation_tokens * (self.input_price if write_price is None else write_price)
-            + cache_read_tokens * (self.input_price if read_price is None else read_price)
+            + cache_creation * (self.input_price if write_price is None else write_price)
+            + cache_read * (self.input_price if read_price is None else read_price)
             + output_tokens * self.output_price
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ContextWindow:
-    """The tokens of one call: `total`, and of these the reserved output.
-
-    `source` of `total` is `request`, `policy`, `tenant`, `registry` or `derived`.
-    """
-
-    total: int
-    max_output_tokens: int
-    source: str
-
-    @property
-    def effective(self) -> int:
-        """Tokens that the input may have."""
-        return self.total - self.max_output_tokens
 
 
 class Models(Protocol):
@@ -190,6 +127,26 @@ class Models(Protocol):
         ...
 
 
+def merged_entry(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:
+    """Return a model's entry, with the fields of the tenant's own entry in place of the bundled."""
+    info = bundled or ModelInfo(model)
+    entry = json_text.loads(own) if own is not None else {}
+    given = {name: value for name, value in entry.items() if value is not None}
+    if given.get("exact"):
+        given["start_factor"] = 1.0
+    if given.get("context_window"):
+        given["assumed_from"] = None
+    own_sources = {name: "tenant" for name in NUMERIC_FIELDS if name in given}
+    return replace(info, **given | {"model": model, "sources": {**info.sources, **own_sources}})
+
+
+class ContextWindow(NamedTuple):
+    """The tokens of one call: all of them, and of these the reserved output."""
+
+    total: int
+    max_output_tokens: int
+
+
 def resolve_context_window(
     requested: int | None,
     policy: int | None,
@@ -198,140 +155,43 @@ def resolve_context_window(
     max_output_tokens: int,
     derive: bool,
 ) -> ContextWindow:
-    """Return the context window of a call.
+    """Return the context window of a call: the smaller of the named and the model's.
 
     The reserved output is at most the model's output limit. Raises ContextLimitUnknown when no
     window is known and `derive` is false, ValidationError for limits that leave no input.
     """
     if max_output_tokens <= 0:
         raise ValidationError.at("/max_output_tokens", "The output limit must be positive")
-    limits: list[tuple[int, str]] = []
-    if requested is not None:
-        limits.append((_positive(requested, "/max_context_tokens"), "request"))
-    elif policy is not None:
-        limits.append((_positive(policy, "/policy"), "policy"))
+    named = policy if requested is None else requested
+    if named is not None and named <= 0:
+        pointer = "/policy" if requested is None else "/max_context_tokens"
+        raise ValidationError.at(pointer, "Context limit must be positive")
     has_own = tenant is not None and bool(tenant.context_window or tenant.max_input_tokens)
-    model, model_source = (tenant, "tenant") if has_own else (info, "registry")
-    if model is not None and model.assumed_from and limits:
+    model = tenant if has_own else info
+    if named is not None and model is not None and model.assumed_from:
         model = None  # the named window is more certain
     max_input = model.max_input_tokens if model is not None else None
-    if model is not None and model.context_window:
-        limits.append((model.context_window, model_source))
-    elif max_input:
-        limits.append((max_input + max_output_tokens, model_source))
-    if not limits:
+    of_model = model.context_window if model is not None else None
+    if not of_model and max_input:
+        of_model = max_input + max_output_tokens
+    if not (known := [limit for limit in (named, of_model) if limit]):
         if not derive:
             raise ContextLimitUnknown("The model's context window is unknown")
-        limits.append((max_output_tokens * DERIVED_FACTOR, "derived"))
-    total, source = min(limits, key=lambda limit: limit[0])
+        known = [max_output_tokens * DERIVED_FACTOR]
+    total = min(known)
     if max_output_tokens >= total:
         raise ValidationError(
             "max_output_tokens must be smaller than the context window",
-            {"max_output_tokens": max_output_tokens, "total": total, "source": source},
+            {"max_output_tokens": max_output_tokens, "total": total},
         )
     if model is not None and model.max_output_tokens:
         max_output_tokens = min(max_output_tokens, model.max_output_tokens)
     if max_input:
         total = min(total, max_input + max_output_tokens)
-    return ContextWindow(total, max_output_tokens, source)
+    return ContextWindow(total, max_output_tokens)
 
 
-def _positive(limit: int, pointer: str) -> int:
-    if limit <= 0:
-        raise ValidationError.at(pointer, "Context limit must be positive")
-    return limit
-
-
-def merged_entry(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:
-    """Return a model's entry, with the fields of the tenant's own entry in place of the bundled."""
-    info = bundled or ModelInfo(model)
-    entry = json_text.loads(own) if own is not None else {}
-    numbers = {name: entry[name] for name in NUMERIC_FIELDS if entry.get(name) is not None}
-    return replace(
-        info,
-        model=model,
-        tokenizer=entry.get("tokenizer") or info.tokenizer,
-        exact=info.exact if entry.get("exact") is None else entry["exact"],
-        start_factor=1.0 if entry.get("exact") else info.start_factor,
-        assumed_from=None if entry.get("context_window") else info.assumed_from,
-        sources={**info.sources, **dict.fromkeys(numbers, "tenant")},
-        **numbers,
-        **{name: entry[name] for name in CAPABILITIES if entry.get(name) is not None},
-    )
-
-
-def tokenizer_of(name: str) -> str:
-    """Return the tokenizer of a model of OpenAI, `unknown` where it is not published."""
-    name = name.rpartition("/")[2]
-    return next((found for prefix, found in _TOKENIZERS if prefix.match(name)), "unknown")
-
-
-def start_factor(name: str) -> float:
-    """Return the factor of a model's counts before its first report; see decision 0002."""
-    name = name.lower()
-    if "gemini-" in name:
-        return 1.12
-    if "claude-" not in name:
-        return 1.0
-    family = _family(name)
-    return 1.2 if family is not None and family[1] < _NEW_CLAUDE else 1.3
-
-
-def assumed_info(name: str, known: Iterable[ModelInfo]) -> ModelInfo | None:
-    """Return the entry that a model of a known family is taken to have (rule 6)."""
-    family = _family(name)
-    if family is None:
-        return None
-    stem, version = family
-    bare = name.lower()[name.lower().rindex(stem) :]
-    infos = [
-        info
-        for info in known
-        if info.context_window and _NAME.match(info.model.removeprefix("xai/"))
-    ]
-    longer = [info for info in infos if _goes_on(bare, info.model)]
-    found = max(longer, key=lambda info: len(info.model), default=None)
-    for wanted in (stem, "claude-" if stem.startswith("claude-") else stem):
-        if found is None:
-            found = _newest(infos, wanted, version)
-    if found is None:
-        return None
-    numbers = [field for field in LIMIT_FIELDS if getattr(found, field) is not None]
-    unknown: dict[str, Any] = dict.fromkeys(PRICE_FIELDS)
-    return replace(
-        found,
-        model=name,
-        exact=False,
-        sources=dict.fromkeys(numbers, f"assumed to be that of {found.model}"),
-        start_factor=start_factor(name),
-        assumed_from=found.model,
-        **unknown,
-    )
-
-
-def _newest(infos: Iterable[ModelInfo], stem: str, version: _Version) -> ModelInfo | None:
-    """Return the model with the smallest window of a family's newest version up to this one."""
-    versions: dict[_Version, list[ModelInfo]] = {}
-    for info in infos:
-        family = _family(info.model)
-        if family is not None and family[0].startswith(stem) and family[1] <= version:
-            versions.setdefault(family[1], []).append(info)
-    newest = versions[max(versions)] if versions else []
-    return min(newest, key=lambda info: info.context_window or 0, default=None)
-
-
-def _family(name: str) -> tuple[str, _Version] | None:
-    match = _NAME.search(name.lower())
-    if match is None or _OTHER_KINDS.search(match["rest"]):
-        return None
-    if match["stem"] == "o" and match["rest"][:1] not in ("", "-"):
-        return None
-    return match["stem"], tuple(map(int, re.split(r"[.-]", match["version"])))
-
-
-def _goes_on(name: str, known: str) -> bool:
-    return name.startswith(known) and name[len(known) :][:1] in ("", *_ENDS)
-
+# --- calibration ---
 
 DECAY = 0.8
 """The share of the sums that remains with each report: the last ten make most of a factor."""
@@ -362,7 +222,7 @@ class Calibration:
     sealed: float = 1.0
 
     def applied(self, start: float, *, exact: bool) -> Calibration:
-        """Return the calibration that builds use (rule 4): it does not change with every report.
+        """Return the calibration that builds use (rule 7): it does not change with every report.
 
         `start` is the factor before the first report; `exact` says that the model's own tokenizer
         counts.
@@ -371,10 +231,8 @@ class Calibration:
         factor = self.factor if reports else start
         if exact or reports < ENOUGH_REPORTS:
             factor = max(1.0, factor)
-        sealed = min(max(self.sealed, MIN_SEALED), MAX_RATIO)
-        return Calibration(
-            round(factor, _DIGITS), round(self.margin, _DIGITS), reports, round(sealed, 2)
-        )
+        sealed = round(min(max(self.sealed, MIN_SEALED), MAX_RATIO), 2)
+        return Calibration(round(factor, _DIGITS), round(self.margin, _DIGITS), reports, sealed)
 
 
 NO_REPORTS = Calibration(1.0, INEXACT_MARGIN, 0)
@@ -393,7 +251,7 @@ class Lesson:
 def lesson_of(
     reported: int, counted: int, sealed: int, counter: str, applied: Calibration
 ) -> Lesson | None:
-    """Return what a report says about a count, None for nothing (rules 3 and 5).
+    """Return what a report says about a count, None for nothing (rules 6 and 8).
 
     `sealed` tokens of the count are of reasoning and sealed text.
     """
@@ -445,14 +303,14 @@ def estimate_of(
     tokens: int, counter: str, factor: float, margin: float, calibration: Calibration | None
 ) -> Estimate:
     """Return an estimate with its method, such as `tokenizer x 1.31 (5 reports)`."""
-    method = counter
-    if calibration is not None and calibration.reports:
-        plural = "" if calibration.reports == 1 else "s"
-        method = f"{counter} x {factor:g} ({calibration.reports} report{plural})"
-    elif factor != 1:
-        method = f"{counter} x {factor:g}"
+    reports = calibration.reports if calibration is not None else 0
+    method = f"{counter} x {factor:g}" if reports or factor != 1 else counter
+    if reports:
+        method += f" ({reports} report{'' if reports == 1 else 's'})"
     return Estimate(tokens, method, margin, factor)
 
+
+# --- the budget of a payload ---
 
 HARD_BLOCK = 0.98
 """The share at which a compaction is forced, if `compact_trigger` is not above."""
@@ -487,15 +345,14 @@ class Usage:
     """Used by messages."""
 
     @property
-    def total(self) -> int:
-        """Tokens of the whole payload."""
-        fixed = self.system_prompt + self.skill_prompts + self.tool_descriptions
-        return fixed + self.summary + self.conversation
-
-    @property
     def fixed(self) -> int:
         """Tokens that no reduction of the history can remove."""
         return self.system_prompt + self.skill_prompts + self.tool_descriptions
+
+    @property
+    def total(self) -> int:
+        """Tokens of the whole payload."""
+        return self.fixed + self.summary + self.conversation
 
 
 @answer()
@@ -527,21 +384,13 @@ class ContextBudget:
     """used_tokens of effective_window."""
 
 
-class Threshold(NamedTuple):
-    """The first count of tokens that reaches a level, or the notice where `level` is None."""
-
-    tokens: int
-    name: str
-    level: Pressure | None
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of a payload for one model; `due_at` is None for strategies without a trigger.
 
     `margin` is the share of the count that is added for safety, 0 for an exact counter. The input
     may have `effective_window` tokens; `capacity` is the largest count that fits with the margin
-    (rule 5). `thresholds` are in the order of their tokens.
+    (rule 3). `thresholds` are the first counts that reach a level, or the notice, in their order.
     """
 
     total: int
@@ -553,27 +402,25 @@ class Limits:
     margin: float = 0.0
     effective_window: int = field(init=False, compare=False)
     capacity: int = field(init=False, compare=False)
-    thresholds: tuple[Threshold, ...] = field(init=False, compare=False)
+    thresholds: tuple[tuple[int, str], ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         window = self.total - self.max_output_tokens
-        ratios = (
-            (None, self.notice_at),
-            (Pressure.DUE, self.due_at),
-            (Pressure.COMPACT, self.compact_trigger),
-            (Pressure.BLOCKED, self.hard_block),
-        )
-        thresholds = (
-            Threshold(math.ceil(ratio * window), level.value if level else "notice", level)
-            for level, ratio in ratios
-            if ratio is not None
+        ratios = {
+            "notice": self.notice_at,
+            Pressure.DUE.value: self.due_at,
+            Pressure.COMPACT.value: self.compact_trigger,
+            Pressure.BLOCKED.value: self.hard_block,
+        }
+        thresholds = sorted(
+            (math.ceil(ratio * window), name) for name, ratio in ratios.items() if ratio is not None
         )
         object.__setattr__(self, "effective_window", window)
         object.__setattr__(self, "capacity", math.floor(window / (1 + self.margin)))
-        object.__setattr__(self, "thresholds", tuple(sorted(thresholds, key=itemgetter(0, 1))))
+        object.__setattr__(self, "thresholds", tuple(thresholds))
 
     def reached(self, used: int, ratio: float) -> bool:
-        """Return whether `used` tokens reach this share of the effective window (rule 3)."""
+        """Return whether `used` tokens reach this share of the effective window (rule 4)."""
         return used >= ratio * self.effective_window
 
 
@@ -583,51 +430,44 @@ class PressureStatus:
 
     pressure: Pressure
     notice: bool
-    next_threshold: str | None
-    tokens_to_next: int | None
+    next_threshold: str | None = None
+    tokens_to_next: int | None = None
 
 
 def limits_for(
     policy: BudgetPolicy, total: int, max_output_tokens: int, due_at: float | None, margin: float
 ) -> Limits:
     """Return the limits that a policy sets in a context window of `total` tokens."""
-    return Limits(
-        total=total,
-        max_output_tokens=max_output_tokens,
-        notice_at=policy.notice_at,
-        due_at=due_at,
-        compact_trigger=policy.compact_trigger,
-        hard_block=max(HARD_BLOCK, policy.compact_trigger),
-        margin=margin,
-    )
+    trigger = policy.compact_trigger
+    block = max(HARD_BLOCK, trigger)
+    return Limits(total, max_output_tokens, policy.notice_at, due_at, trigger, block, margin)
 
 
 def measure(usage: Usage, limits: Limits) -> ContextBudget:
     """Return the budget of a payload with this usage."""
-    window = limits.effective_window
+    window, used = limits.effective_window, usage.total
     return ContextBudget(
         total=limits.total,
         max_output_tokens=limits.max_output_tokens,
         **asdict(usage),
         effective_window=window,
-        used_tokens=usage.total,
-        remaining_tokens=window - usage.total,
-        used_percentage=round(100 * usage.total / window, 2),
+        used_tokens=used,
+        remaining_tokens=window - used,
+        used_percentage=round(100 * used / window, 2),
     )
 
 
 def pressure_status(used: int, limits: Limits) -> PressureStatus:
     """Return the highest level that `used` tokens reach, and the next threshold."""
     pressure, notice = Pressure.OK, False
-    for threshold in limits.thresholds:
-        if used < threshold.tokens:
-            tokens_to_next = threshold.tokens - used
-            return PressureStatus(pressure, notice, threshold.name, tokens_to_next)
-        if threshold.level is None:
+    for tokens, name in limits.thresholds:
+        if used < tokens:
+            return PressureStatus(pressure, notice, name, tokens - used)
+        if name == "notice":
             notice = True
-        elif _RANK[threshold.level] > _RANK[pressure]:
-            pressure = threshold.level
-    return PressureStatus(pressure, notice, None, None)
+        else:
+            pressure = max(pressure, Pressure(name), key=_RANK.__getitem__)
+    return PressureStatus(pressure, notice)
 
 
 def scaled(tokens: int, factor: float) -> int:

@@ -3,14 +3,10 @@
 1. The import of LiteLLM takes seconds and 180 MB. It happens with the first call, in a thread.
 2. Address and key come from the settings, never from a request. LiteLLM downloads nothing.
 3. LiteLLM does not retry, and the timeout is enforced here: the caller decides about retries.
-4. LiteLLM parses answers, and searches the texts of errors by regular expressions, on the event
-   loop. So no more than a limit is read: the rest of a longer answer is cut off, which makes a
-   successful one unreadable. No content coding is asked for, and none is accepted: its size does
-   not bound the content.
-5. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
+4. Every failure is raised as ServiceUnavailable with the reason in `facts["reason"]`. The
    provider's message is only in the cause, since it may quote the conversation. The log has the
    type of the error and where it was raised.
-6. Each process has one circuit per model. A number of failures in a row opens it. Calls are then
+5. Each process has one circuit per model. A number of failures in a row opens it. Calls are then
    refused at once, until one of them may try the model again. Only failures of the provider count.
    An answer, a refused call and an overflow show that it works.
 """
@@ -23,34 +19,28 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
-
-import httpx
-from purgatory import AsyncCircuitBreakerFactory
-from purgatory.domain.model import HALF_OPENED, OpenedState
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.formats.message import LOG_FORMAT
 from app.models.overflow_errors import is_context_overflow
 from app.models.usage import Completion, Gateway, ModelCall, TokenUsage, read_usage
 
-MAX_ANSWER_BYTES = 4 * 2**20
-MAX_ERROR_BYTES = 16 * 2**10
 _log = logging.getLogger("app.models.litellm_gateway")
 
-_OFFLINE_SWITCHES = (
-    *("MODEL_COST_MAP", "ANTHROPIC_BETA_HEADERS", "BLOG_POSTS", "POLICY_TEMPLATES"),
-    "AUTOROUTER_PRESETS",
-)
 _OFFLINE = {
-    **{f"LITELLM_LOCAL_{name}": "True" for name in _OFFLINE_SWITCHES},
-    **{"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR"},
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    "LITELLM_LOCAL_BLOG_POSTS": "True",
+    "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
+    "LITELLM_LOCAL_AUTOROUTER_PRESETS": "True",
+    "LITELLM_MODE": "PRODUCTION",
+    "LITELLM_LOG": "ERROR",
 }
-
 _REASONS = {
     **dict.fromkeys((400, 402, 404, 422), "refused"),
     **dict.fromkeys((401, 403), "authentication"),
@@ -68,8 +58,6 @@ _DETAILS = {
     "provider_error": "The model's provider failed",
     "bad_answer": "The model's answer cannot be parsed",
 }
-
-
 _PLAIN_USAGE = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 _KEYED = re.compile(
     r"(?:(openai|anthropic|deepseek|gemini|groq|mistral|openrouter|xai)/|(claude-)|(?:chat)?gpt-|o\d)"
@@ -107,7 +95,16 @@ class LiteLLMGateway:
         litellm = await asyncio.to_thread(_litellm)
         try:
             async with asyncio.timeout(call.timeout_seconds):
-                response = await self._send(litellm, call)
+                response = await litellm.acompletion(
+                    model=call.model,
+                    messages=[dict(message) for message in call.messages],
+                    max_tokens=call.max_tokens,
+                    timeout=call.timeout_seconds,
+                    num_retries=0,
+                    max_retries=0,
+                    api_base=self._api_base,
+                    api_key=self._api_key,
+                )
         # LiteLLM raises its own errors, those of openai and httpx, and built-in ones.
         except Exception as exc:
             reason = _reason(exc)
@@ -118,19 +115,6 @@ class LiteLLMGateway:
             return _completion(response, call)
         except (AttributeError, LookupError, TypeError, ValidationError) as exc:
             raise _unavailable("bad_answer", call.model) from exc
-
-    async def _send(self, litellm: Any, call: ModelCall) -> Any:
-        """Send a call."""
-        options = {
-            "model": call.model,
-            "timeout": call.timeout_seconds,
-            "num_retries": 0,
-            "max_retries": 0,
-            "api_base": self._api_base,
-            "api_key": self._api_key,
-        }
-        messages = [dict(message) for message in call.messages]
-        return await litellm.acompletion(messages=messages, max_tokens=call.max_tokens, **options)
 
     async def close(self) -> None:
         """Close the open connections of LiteLLM, if it was ever used.
@@ -154,60 +138,9 @@ def _litellm() -> Any:
     litellm.suppress_debug_info = True
     litellm.drop_params = True
     litellm.disable_aiohttp_transport = True
-    _bound_answers(litellm)
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
-
-
-def _bound_answers(litellm: Any) -> None:
-    """Limit what all clients of LiteLLM read, those that it has made and those that it will."""
-    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
-    from litellm.llms.openai.common_utils import BaseOpenAILLM
-
-    def bounding(make: Callable[..., httpx.AsyncClient]) -> Any:
-        return lambda *arguments, **options: _bound(make(*arguments, **options))
-
-    AsyncHTTPHandler.create_client = bounding(AsyncHTTPHandler.create_client)
-    openai_client = bounding(BaseOpenAILLM._get_async_http_client)
-    BaseOpenAILLM._get_async_http_client = staticmethod(openai_client)
-    _bound(litellm.module_level_aclient.client)
-
-
-def _bound(client: httpx.AsyncClient) -> httpx.AsyncClient:
-    """Limit the answers that a client reads (rule 4); return it."""
-    client.headers["Accept-Encoding"] = "identity"
-    client.event_hooks["response"].append(_bound_answer)
-    return client
-
-
-async def _bound_answer(response: httpx.Response) -> None:
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx.DecodingError("The answer has a content coding", request=response.request)
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    response.stream = _Bounded(
-        response.stream, MAX_ERROR_BYTES if response.is_error else MAX_ANSWER_BYTES
-    )
-
-
-class _Bounded(httpx.AsyncByteStream):
-    """The first bytes of a stream."""
-
-    def __init__(self, stream: httpx.AsyncByteStream, max_bytes: int) -> None:
-        self._stream = stream
-        self._max_bytes = max_bytes
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = self._max_bytes
-        async for chunk in self._stream:
-            yield chunk[:left]
-            left -= len(chunk)
-            if left <= 0:
-                return
-
-    async def aclose(self) -> None:
-        """Close the stream, with the connection where bytes are left."""
-        await self._stream.aclose()
 
 
 def _unavailable(reason: str, model: str, retry_after: int | None = None) -> ServiceUnavailable:
@@ -285,11 +218,8 @@ def _billed(usage: Mapping[str, Any]) -> TokenUsage:
 # --- the circuit breaker ---
 
 PROVIDER_FAILURES = frozenset({"timeout", "provider_error", "rate_limited", "authentication"})
-
-FAILURES = 5
-"""Failures in a row that open a circuit."""
-OPEN_SECONDS = 30.0
-"""How long it stays open before a call may try the model again."""
+FAILURES, OPEN_SECONDS = 5, 30.0
+"""Failures in a row that open a circuit, and how long it stays open before a call may try again."""
 
 
 class CircuitBreaker:
@@ -299,38 +229,36 @@ class CircuitBreaker:
         self, gateway: Gateway, failures: int = FAILURES, seconds: float = OPEN_SECONDS
     ) -> None:
         self._gateway = gateway
+        self._max_failures = failures
         self._seconds = seconds
-        self._circuits = AsyncCircuitBreakerFactory(
-            failures, seconds, exclude=[(BaseException, _is_ignored)]
-        )
-        self._circuits.add_listener(_log_change)
+        self._circuits: dict[str, tuple[int, float]] = {}
+        """The failures in a row of each model, and when its circuit may let a call through."""
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable, also where the circuit is open."""
-        circuit = await self._circuits.get_breaker(call.model)
-        # A half-open circuit of purgatory admits any number of calls; one is enough here.
-        retry_after = 1
-        if circuit.context.state != HALF_OPENED:
-            try:
-                async with circuit:
-                    return await self._gateway.complete(call)
-            except OpenedState as opened:
-                # One object serves all calls: its traceback would keep them all alive.
-                opened.__traceback__ = None
-                remaining_seconds = opened.opened_at + self._seconds - time.time()
-                retry_after = max(1, math.ceil(remaining_seconds))
-        raise ServiceUnavailable(
-            "The model failed several times in a row and is not called for a while",
-            {"reason": "circuit_open", "model": call.model, "retry_after": retry_after},
-        )
-
-
-def _is_ignored(exc: BaseException) -> bool:
-    reason = exc.facts.get("reason") if isinstance(exc, ServiceUnavailable) else None
-    return reason not in PROVIDER_FAILURES
-
-
-def _log_change(model: str, event: str, payload: Any) -> None:
-    if event == "state_changed":
-        data = {"model": model, "state": payload.state}
-        _log.warning("circuit_changed", extra={"data": data})
+        failures, closed_until = self._circuits.get(call.model, (0, 0.0))
+        if failures >= self._max_failures:
+            if (left := closed_until - time.monotonic()) > 0:
+                raise ServiceUnavailable(
+                    "The model failed several times in a row and is not called for a while",
+                    {
+                        "reason": "circuit_open",
+                        "model": call.model,
+                        "retry_after": max(1, math.ceil(left)),
+                    },
+                )
+            # This call tries the model; others wait for its end.
+            self._circuits[call.model] = failures, time.monotonic() + call.timeout_seconds
+        try:
+            completion = await self._gateway.complete(call)
+        except ServiceUnavailable as error:
+            if error.facts.get("reason") not in PROVIDER_FAILURES:
+                self._circuits.pop(call.model, None)
+                raise
+            failures = self._circuits.get(call.model, (0, 0.0))[0] + 1
+            self._circuits[call.model] = failures, time.monotonic() + self._seconds
+            if failures >= self._max_failures:
+                _log.warning("circuit_open", extra={"data": {"model": call.model}})
+            raise
+        self._circuits.pop(call.model, None)
+        return completion

@@ -8,8 +8,8 @@ these rules counts:
    where lowering it leaves enough of it, and the error names its setting or it takes a third of the
    window or more. Otherwise the input is too long.
 2. A code for an input that is too long decides, anywhere in the error.
-3. The first row of `_WORDS` with a match: refused reasoning; limits on a rate, a payment or tools,
-   which are none of this; refused media; an output beyond the model's limit.
+3. The first row of `_WORDS` with a match: refused reasoning; limits on a rate or a payment, which
+   are none of this; refused media; an output beyond the model's limit.
 4. HTTP 413 says that the input is too long. With 401 to 404 and 429 only a code does.
 5. Words that name the context, the prompt or the input as too long decide, vague ones only in a
    text that names no other limit.
@@ -30,17 +30,13 @@ from typing import Final
 
 from app.common import json_text
 
-MAX_CHARS = 12_000
+_MAX_CHARS, _MAX_FIELDS, _MAX_DEPTH = 12_000, 500, 20
 """How much of an error is searched, from both of its ends: errors are short, unless they quote."""
-_MAX_FIELDS, _MAX_DEPTH = 500, 20
 _MIN_STRING_CHARS = 10_000
 """A limit of characters below this is one of a name or an id, not of a prompt."""
-_PAYLOAD_TOO_LARGE = 413
 _NEVER_BY_WORDS = frozenset({401, 402, 403, 404, 429})
 _MIN_ROOM_SHARE, _MIN_ROOM_TOKENS = 0.25, 2_000
 """What lowering the output has to leave at least: a share of what was requested, or so much."""
-_LARGE_OUTPUT_SHARE = 1 / 3
-"""An output of this share of the window is too large where input and output do not fit."""
 _MANY_IMAGES = 20
 """How many images no provider counts as too many, whatever their size."""
 _ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "loc"})
@@ -61,34 +57,26 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an error says; of an output that is too large also the limit and the request, if named.
+    """What an error says; of an output that is too large also its limit in tokens, if named.
 
-    Both are in tokens. With `exceeds_window` a smaller input would help, too. Of refused media,
-    `keep_media` is how many may stay at most where they are too many, and `item_index` is the place
-    of the item with a bad one, if named.
+    With `exceeds_window` a smaller input would help. Of refused media, `keep_media` is how many may
+    stay at most where they are too many, and `item_index` is the place of the item with a bad one,
+    if named.
     """
 
     kind: VerdictKind
     exceeds_window: bool = False
     output_limit: int | None = None
-    requested_output: int | None = None
     keep_media: int | None = None
     item_index: int | None = None
 
     def lowered_output(self, max_output_tokens: int) -> int:
-        """Return the output limit to try next: the named one, else half of the requested one."""
-        if self.output_limit is not None:
-            return max(1, min(self.output_limit, max_output_tokens))
-        return max(1, min(self.requested_output or max_output_tokens, max_output_tokens) // 2)
+        """Return the output limit to try next: the named one, else half of the present one."""
+        return max(1, min(self.output_limit or max_output_tokens // 2, max_output_tokens))
 
 
 _INPUT, _OTHER = Verdict(VerdictKind.INPUT_TOO_LONG, True), Verdict(VerdictKind.OTHER)
 _N, _SETTING = r"(\d[\d,]{0,15})", r"max_?(?:completion_?|output_?|new_?)?tokens"
-
-_MANY_MEDIA = (
-    r"too (?:many|much) (?:images|media|documents)|many-image requests|\bpdf pages\b"
-    r"|\bmax(?:imum)? (?:number )?of (?:\d+ )?(?:images|media|files)"
-)
 _WINDOW = re.compile(rf"(?:context length (?:is|of)(?: only)?|must be <=) {_N}")
 _PART = re.compile(
     rf"{_N}(?: tokens)?(?: (?:in|of|for|from)(?: the| your)?)?(?: text| tool)?"
@@ -96,56 +84,52 @@ _PART = re.compile(
     rf"|is (too large): {_N}"
 )
 _ANTHROPIC_SUM = re.compile(rf"exceed context limit: {_N} \+ {_N} > {_N}")
+_OUTPUT_LIMIT = re.compile(
+    rf"(?:(?:at most|limit of|equal to|<=?|>|\[\d+,|exceed|maximum output tokens) ?\(?{_N}"
+    rf"|to {_N} (\(exclusive\)))"
+)
+_MANY_MEDIA = (
+    r"too (?:many|much) (?:images|media|documents)|many-image requests|\bpdf pages\b"
+    r"|\bmax(?:imum)? (?:number )?of (?:\d+ )?(?:images|media|files)"
+)
 _CODE = re.compile(
     r"\b(?:(?:model_)?context_(?:length|window|limit)_exceeded|contextwindowexceedederror"
-    r"|exceed_context_size|model_max_prompt_tokens_exceeded|max_context_length_exceeded"
-    r"|(?:tokens|context|prompt|input)_too_long|token_quantity_exceeded)"
-    r"|code: (?:1261|1039)\b"  # Zhipu, MiniMax
+    r"|exceed_context_size|(?:tokens|context|prompt|input)_too_long)|code: (?:1261|1039)\b"
 )
 _WORDS: Final = [
     (kind, re.compile("|".join(patterns)))
     for kind, *patterns in (
         (
             VerdictKind.REASONING_REFUSED,
-            r"invalid (?:signature|data) in (?:redacted_)?thinking block|thinking\.signature: ",
-            r"bound to a different (?:conversation|account|model|organi[sz]ation)",
+            r"invalid (?:signature|data) in (?:redacted_)?thinking block",
             r"thinking blocks in the latest assistant message cannot be modified",
             r"block in an assistant message cannot be thinking|invalid_encrypted_content",
             r"encrypted[ _]content\b.{0,400}(?:could not be (?:verified|decrypted)|not supported)",
             r"provided without its required (?:following|reasoning) item",
             r"(?:could not|failed to|unable to) decrypt\b.{0,60}(?:encrypted|reasoning)",
-            r"thought[ _]signature is (?:not valid|invalid)|invalid thought[ _]signature",
+            r"thought[ _]signature is (?:not valid|invalid)",
             r"(?:reasoning_content|reasoning_details|thinking_blocks)\b.{0,80}(?:unsupported"
             r"|not (?:supported|permitted|allowed)|unrecognized|unexpected)",
         ),
         (
             VerdictKind.OTHER,
             r"\bper[ -](?:second|sec|minute|min|hour|day|week|month)\b|\b[tr]p[md]\b",
-            r"\bdaily\b|rate[ _-]?limit|\bquota|too many requests|too many tokens processed",
-            r"throttl|\bplease wait\b|try again (?:in|later)\b|resource[_ ](?:has been )?exhausted",
-            r"overloaded|\bcredits?\b|can only afford|\bbilling\b|\bbalance\b",
-            r"\b(?:this|your) (?:current )?(?:plan|subscription|tier)\b|\bkeys? limit\b",
-            r"\b(?:this|your|for) (?:organization|account|workspace|project|api key)\b",
-            r"每(?:秒|分钟|小时|天|日|月)|速率|频率|限流|额度|余额|欠费|稍后",
-            r"\btools\b[^.]{0,40}array too long|\bmax(?:imum)? of \d+ tools",
-            r"unsupported parameter|\b(?:this|your|submitted) batch\b|max_tokens_per_request",
-            r"(?:文件|图片|图像|附件|音频|视频)[^.。]{0,12}(?:过大|太大|超过|超出)",
+            r"rate[ _-]?limit|\bquota|too many requests|too many tokens processed|throttl",
+            r"overloaded|\bcredits?\b|\bbilling\b|\bbalance\b|每(?:秒|分钟|小时|天|日|月)|限流|额度",
         ),
         (
             VerdictKind.MEDIA_REFUSED,
             _MANY_MEDIA,
-            r"could not process (?:image|pdf|document|file)|image\.source\.[\w.]{1,40}:",
+            r"could not process (?:image|pdf|document|file)|unsupported image|invalid_image",
             r"(?<!of )\b(?:image|file|attachment|audio|video|document|pdf)s?\b(?: \w{1,20}){0,3} "
-            r"(?:exceeds?|too large|too big|too long)\b|\bimage dimensions\b|\bpixels\b",
-            r"unsupported image|not represent a valid image|invalid_image|image_parse_error",
-            r"unable to process input (?:image|video|audio|file)|provided image is not valid",
-            r"base64 decoding failed|unsupported mime type|does not match the provided media type",
+            r"(?:exceeds?|too large|too big|too long)\b|not represent a valid image",
+            r"unable to process input (?:image|video|audio|file)|base64 decoding failed",
         ),
         (
             VerdictKind.OUTPUT_TOO_LARGE,
             r"maximum allowed number of output|maximum tokens you requested exceed",
             r"\d is not less or equal to \d|maxoutputtokens value of \d",
-            rf"range of max_tokens (?:is|should be) \[|{_SETTING} > \d{{1,9}} must have stream",
+            r"range of max_tokens (?:is|should be) \[",
             rf"{_SETTING}(?: is limited for this model|[^:]{{0,60}}: integer above maximum value)",
             rf"(?<!\+ )(?<!and )(?<!plus )(?:\b{_SETTING}|max(?:imum)? output tokens)\b"
             r"(?: for \S{1,60})?[^.;]{0,60}?"
@@ -155,22 +139,16 @@ _WORDS: Final = [
         ),
     )
 ]
-_OUTPUT_LIMIT = re.compile(
-    rf"(?:(?:at most|limit of|equal to|<=?|>|\[\d+,|exceed|maximum output tokens) ?\(?{_N}"
-    rf"|to {_N} (\(exclusive\)))"
-)
-_REQUESTED = re.compile(rf"(?:{_SETTING}(?::| value of)|too large:|but got|tokens \() ?\(?{_N}")
-_STATUS = re.compile(r"(?:^|\b(?:status|code|error|request failed)\b\W{0,9})([45]\d\d)\b")
 _STRING = re.compile(
     r"(?:invalid (?P<field>[\w.\[\]]{1,100}): )?string too long\. expected a string with maximum"
     r" length (\d{1,12})|expected maxlength: (\d{1,12})"
 )
 _HISTORY = ("messages", "input", "prompt", "contents")
-_WEAK_CODE = re.compile(r"request_too_large|tokens_limit_reached")
+_STATUS = re.compile(r"(?:^|\b(?:status|code|error|request failed)\b\W{0,9})([45]\d\d)\b")
 _CLEAR: Final = re.compile(
     r"context[ _](?:length|window|size|limit)s?\b.{0,60}?"
     r"(?:exceed|overflow|too (?:long|large|small)|\bfull\b|not enough)"
-    r"|prompt (?:is )?too long|tokens but the models? context window is"
+    r"|prompt (?:is )?too long|tokens but the models? context window is|request_too_large"
     r"|(?:exceed\w*|longer than|greater than|larger than|too (?:long|large|big|many) for"
     r"|fit in(?:to)?)\b.{0,60}?\b(?:context (?:length|window|size|limit)|n_ctx|max_seq_len)"
     r"|max(?:imum)?[ _](?:model |allowed |supported )?"
@@ -178,11 +156,10 @@ _CLEAR: Final = re.compile(
     r"|total number of tokens\b.{0,60}?cannot exceed|max tokens of \d[\d,]{0,15} exceeded"
     r"|reduce (?:the length of )?(?:the |your )?(?:input|prompts?|messages?|conversation)\b"
     r"|n_keep\W{0,4}\d{1,9}\W{0,8}n_ctx\b|longer than the maximum model length"
-    r"|input_ids size \(\d{1,9}\).{0,60}?exceeds max(?:imum)?[ _]length"
+    r"|input_ids size \(\d{1,9}\).{0,60}?exceeds max(?:imum)?[ _]length|tokens_limit_reached"
     r"|max_length \(\d{1,9}\) cannot be greater than model context_length"
-    r"|length of input_ids is \d{1,9}, but max_length is set to"
-    r"|range of input length should be"
-    r"|total tokens of image and text exceed"
+    r"|length of input_ids is \d{1,9}, but max_length is set to|range of input length should be"
+    r"|total tokens of image and text exceed|string_above_max_length"
     r"|prompt_?tokens\b.{0,40}?(?:must be less than|exceeds?|greater than)"
     r"|max_total_tokens\b.{0,20}?must be less than or equal to max_seq_len"
     r"|\b(?:messages|input): array too long|request (?:entity |body |payload )?(?:size )?(?:is )?"
@@ -200,8 +177,8 @@ _VAGUE: Final = re.compile(
     r"(?:超过|超出|超限|超长|过长|太长|过大|过多)"
 )
 _OTHER_LIMIT: Final = re.compile(
-    rf"\b{_SETTING}\b|\b(?:output|completion) tokens|\b(?:images?|pixels?|files?|attachments?"
-    r"|audio|video|pages|bytes|array too long|tools?|functions?|metadata|instructions)\b|输出|生成"
+    rf"\b{_SETTING}\b|\b(?:output|completion) tokens|\b(?:images?|pixels?|files?|audio|video"
+    r"|pages|bytes|array too long|tools?|functions?|metadata|instructions)\b|输出|生成"
 )
 _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|[nrt])")
 _QUOTES = re.compile(r"[`'\"\\‘’“”]")  # noqa: RUF001 - quotes
@@ -218,22 +195,16 @@ def judge_error(error: Error, status: int | None = None) -> Verdict:
         return verdict
     if _CODE.search(text):
         return _INPUT
-    for kind, pattern in _WORDS:
-        match = pattern.search(text)
-        if match is None:
-            continue
-        if kind is VerdictKind.OUTPUT_TOO_LARGE:
-            limit, requested = _OUTPUT_LIMIT.search(text), _REQUESTED.search(text)
-            named = None
-            if limit is not None:
-                named = _number(limit[1] or limit[2]) - bool(limit[3])
-            return Verdict(kind, False, named or None, _number(requested[1]) if requested else None)
-        if kind is VerdictKind.MEDIA_REFUSED:
-            if re.search(_MANY_MEDIA, text):
-                return Verdict(kind, keep_media=_MANY_IMAGES)
-            place = _ITEM_INDEX.search(text)
-            return Verdict(kind, item_index=int(place[1]) if place else None)
-        return Verdict(kind)
+    kind = next((kind for kind, pattern in _WORDS if pattern.search(text)), None)
+    if kind is VerdictKind.OUTPUT_TOO_LARGE:
+        limit = _OUTPUT_LIMIT.search(text)
+        named = _number(limit[1] or limit[2]) - bool(limit[3]) if limit is not None else 0
+        return Verdict(kind, output_limit=named or None)
+    if kind is VerdictKind.MEDIA_REFUSED and not re.search(_MANY_MEDIA, text):
+        place = _ITEM_INDEX.search(text)
+        return Verdict(kind, item_index=int(place[1]) if place else None)
+    if kind is not None:
+        return Verdict(kind, keep_media=_MANY_IMAGES if kind == VerdictKind.MEDIA_REFUSED else None)
     return _INPUT if _is_too_long(text, status) else _OTHER
 
 
@@ -244,27 +215,26 @@ def is_context_overflow(error: Error, status: int | None = None) -> bool:
 
 def _verdict_of_sum(text: str) -> Verdict | None:
     """Return the verdict of rule 1, None without a window, an input and an output."""
+    window = input_tokens = output = 0
     if match := _ANTHROPIC_SUM.search(text):
         input_tokens, output, window = map(_number, match.groups())
     elif match := _WINDOW.search(text):
-        window, input_tokens, output = _number(match[1]), 0, 0
+        window = _number(match[1])
         for part in _PART.finditer(text):
             if part[3] or part[2].startswith(("completion", "output", "max_")):
                 output = _number(part[4] or part[1])
             else:
                 input_tokens += _number(part[1])
-        if not input_tokens or not output:
-            return None
-    else:
+    if not input_tokens or not output:
         return None
     room = window - input_tokens
     names_setting = re.search(_SETTING, text.partition("reduce")[0]) is not None
-    is_large = names_setting or output >= _LARGE_OUTPUT_SHARE * window
+    is_large = names_setting or output >= window / 3
     if not (is_large and room >= min(_MIN_ROOM_SHARE * output, _MIN_ROOM_TOKENS)):
         return _INPUT
     # vLLM stops to count an input at this number, so that the room is unknown.
     limit = None if room == output - 1 else room
-    return Verdict(VerdictKind.OUTPUT_TOO_LARGE, True, limit, output)
+    return Verdict(VerdictKind.OUTPUT_TOO_LARGE, True, limit)
 
 
 def _is_too_long(text: str, status: int | None) -> bool:
@@ -272,15 +242,13 @@ def _is_too_long(text: str, status: int | None) -> bool:
     statuses = {status} if status else set(map(int, _STATUS.findall(text)))
     if statuses & _NEVER_BY_WORDS:
         return False
-    if _PAYLOAD_TOO_LARGE in statuses or _WEAK_CODE.search(text):
-        return True
     if strings := list(_STRING.finditer(text)):
-        return any(
+        return 413 in statuses or any(
             (match["field"] is None or match["field"].startswith(_HISTORY))
             and int(match[2] or match[3]) >= _MIN_STRING_CHARS
             for match in strings
         )
-    if "string_above_max_length" in text or _CLEAR.search(text):
+    if 413 in statuses or _CLEAR.search(text):
         return True
     return not _OTHER_LIMIT.search(text) and _VAGUE.search(text) is not None
 
@@ -295,8 +263,8 @@ def _plain_text(error: object) -> str:
         with suppress(ValueError):
             error = json_text.loads(error)
     text = " ".join(islice(_leaves(error), _MAX_FIELDS))
-    if len(text) > MAX_CHARS:
-        text = f"{text[: MAX_CHARS // 2]} {text[-MAX_CHARS // 2 :]}"
+    if len(text) > _MAX_CHARS:
+        text = f"{text[: _MAX_CHARS // 2]} {text[-_MAX_CHARS // 2 :]}"
     text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", text)
     return " ".join(_QUOTES.sub("", text.lower()).split())
 

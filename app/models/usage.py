@@ -1,4 +1,4 @@
-"""The usage of model calls: as providers report it, and as totals by day and model.
+"""Calls of models, and their usage: as providers report it, and as totals by day and model.
 
 1. OpenAI and Gemini count cached tokens in their input, Anthropic beside it. An object is read by
    its own shape, whatever the format of the call.
@@ -8,8 +8,6 @@
    call: an object that has no other one calibrates nothing.
 3. A call is priced once, when it is reported, with the prices of that time. It belongs to that day
    of UTC. A call without a price adds its tokens, but no cost: `unpriced_calls` counts such calls.
-
-One call of a model for a summary, and its completion.
 """
 
 from __future__ import annotations
@@ -32,9 +30,10 @@ MAX_DAYS = 366
 """The longest range of days of an answer."""
 USUAL_DAYS = 30
 """The range of days where none is requested."""
+EXTRACTIVE = "extractive"
+"""The model name in receipts of the built-in summariser."""
 _USD_DIGITS = 12
 """Decimals of an amount in an answer: sums of floating-point numbers have meaningless ones."""
-_STEP_TYPES, _COMPACTION_STEP_TYPE = ("message", "fallback_message"), "compaction"
 
 
 @answer()
@@ -61,14 +60,57 @@ class TokenUsage:
         """The tokens of the payload, cached or not."""
         return self.input_tokens + self.cache_creation_tokens + self.cache_read_tokens
 
-    def plus(self, other: TokenUsage) -> TokenUsage:
-        """Return the tokens of both."""
-        return TokenUsage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cache_creation_tokens + other.cache_creation_tokens,
-            self.cache_read_tokens + other.cache_read_tokens,
-        )
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Input, output, written to the cache and read from it."""
+        written, read = self.cache_creation_tokens, self.cache_read_tokens
+        return self.input_tokens, self.output_tokens, written, read
+
+
+# --- model calls ---
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One request to a model for a summary: plain role and content messages, never tools.
+
+    `info` is the registry entry of the model for this tenant, its own entry included.
+    """
+
+    model: str
+    messages: tuple[dict[str, str], ...]
+    max_tokens: int
+    timeout_seconds: float
+    tenant_id: str
+    info: ModelInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer of a model; `finish_reason` has OpenAI's values."""
+
+    text: str
+    finish_reason: str
+    usage: TokenUsage
+    has_tool_calls: bool = False
+
+    def cost(self, info: ModelInfo | None) -> float | None:
+        """Return the price in USD, None where a price is unknown."""
+        return info.cost(*self.usage.counts) if info is not None else None
+
+
+class Gateway(Protocol):
+    """Calls language models."""
+
+    async def complete(self, call: ModelCall) -> Completion:
+        """Return the model's answer.
+
+        Raises ServiceUnavailable for every failure, with the reason in `facts["reason"]`.
+        """
+        ...
+
+
+# --- usage objects ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +125,6 @@ class CallUsage:
     billed: TokenUsage
     has_steps: bool = False
 
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class ReportItem:
-    """The reported usage of one call."""
-
-    report_id: str
-    """Id of the report."""
-    format: FormatName
-    """The format of the payload that was sent."""
-    model: str
-    """The model of the call."""
-    epoch: int | None
-    """The epoch of that payload, if known."""
-    through_seq: int
-    """The newest message in it."""
-    token_usage: TokenUsage
-    """The tokens of the call."""
-    estimated_tokens: int | None = None
-    """The service's own count of the payload before calibration, if known."""
-    regions: Usage | None = None
-    """The parts of that count; null without one."""
-    created_at: datetime | None = None
-    """When it was reported."""
-
-
-# --- usage objects ---
 
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "gemini": {
@@ -138,28 +153,9 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "output": "output_tokens",
         "read": "cache_read_input_tokens",
         "written": "cache_creation_input_tokens",
-        "5m": "cache_creation/ephemeral_5m_input_tokens",
-        "1h": "cache_creation/ephemeral_1h_input_tokens",
     },
 }
 """The fields of each shape, a number's other names beside the first one."""
-
-
-def _shape_of(raw: Mapping[str, Any], format: FormatName) -> str | None:
-    """Return the shape of a usage object by its input, None for an object of no known provider.
-
-    OpenAI Responses includes cached tokens in `input_tokens`, Anthropic does not; the format
-    decides about an object that has the fields of both.
-    """
-    for shape in ("gemini", "chat"):
-        if any(raw.get(name) is not None for name in _NAMES[shape]["input"].split()):
-            return shape
-    if raw.get("input_tokens") is None:
-        return None
-    names = {name for name, value in raw.items() if value is not None}
-    has_cache = any(name.startswith("cache_") for name in names)
-    is_anthropic = has_cache and format is FormatName.ANTHROPIC
-    return "responses" if "input_tokens_details" in names and not is_anthropic else "anthropic"
 
 
 def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
@@ -175,44 +171,53 @@ def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
     steps = raw.get("iterations") or ()
     if not isinstance(steps, list | tuple):
         raise ValidationError.at("/usage/iterations", "A list is required")
-    has_steps = len(steps) > 1 or _ran_own_tools(raw)
+    requests = raw.get("server_tool_use")
+    counts = requests.values() if isinstance(requests, Mapping) else ()
+    has_steps = len(steps) > 1 or any(isinstance(count, int) and count > 0 for count in counts)
+    has_steps = has_steps or _tokens(raw, _NAMES["gemini"]["beside"], "/usage") > 0
     for index, step in enumerate(steps):
         pointer = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
             raise ValidationError.at(pointer, "An object is required")
-        if step.get("type") in _STEP_TYPES:
+        if step.get("type") in ("message", "fallback_message"):
             last = _step(step, "anthropic", pointer)
-        elif step.get("type") == _COMPACTION_STEP_TYPE:
-            billed = billed.plus(_step(step, "anthropic", pointer))
+        elif step.get("type") == "compaction":
+            own = _step(step, "anthropic", pointer).counts
+            billed = TokenUsage(*map(sum, zip(billed.counts, own, strict=True)))
             has_steps = True
     return CallUsage(last, billed, has_steps)
 
 
+def _shape_of(raw: Mapping[str, Any], format: FormatName) -> str | None:
+    """Return the shape of a usage object by its input, None for an object of no known provider.
+
+    OpenAI Responses includes cached tokens in `input_tokens`, Anthropic does not; the format
+    decides about an object that has the fields of both.
+    """
+    names = {name for name, value in raw.items() if value is not None}
+    for shape in ("gemini", "chat"):
+        if names & set(_NAMES[shape]["input"].split()):
+            return shape
+    if "input_tokens" not in names:
+        return None
+    is_anthropic = format is FormatName.ANTHROPIC and any(n.startswith("cache_") for n in names)
+    return "responses" if "input_tokens_details" in names and not is_anthropic else "anthropic"
+
+
 def _step(raw: Mapping[str, Any], shape: str, at: str) -> TokenUsage:
     names = _NAMES[shape]
-    required = names["input"].split()
-    if all(raw.get(name) is None for name in required):
-        raise ValidationError.at(f"{at}/{required[0]}", "The tokens of the input are required")
+    if all(raw.get(name) is None for name in names["input"].split()):
+        raise ValidationError.at(f"{at}/{names['input']}", "The tokens of the input are required")
     found = {kind: _tokens(raw, paths, at) for kind, paths in names.items()}
     sent, read, written = found["input"], found["read"], found.get("written", 0)
     output = found["output"] + found.get("thoughts", 0)
     if shape == "anthropic":
-        return TokenUsage(sent, output, max(written, found["5m"] + found["1h"]), read)
+        return TokenUsage(sent, output, written, read)
     if max(read, written) > sent:
         pointer = f"{at}/{re.split('[/ ]', names['read'])[0]}"
         raise ValidationError.at(pointer, f"More cached tokens than the {sent} of the input")
     written = min(written, sent - read)  # tokens both read and written count as read
     return TokenUsage(sent - read - written + found.get("beside", 0), output, written, read)
-
-
-def _ran_own_tools(raw: Mapping[str, Any]) -> bool:
-    """Whether the provider ran its own tools, whose results it added to the input."""
-    if _tokens(raw, _NAMES["gemini"]["beside"], "/usage"):
-        return True
-    requests = raw.get("server_tool_use")
-    return isinstance(requests, Mapping) and any(
-        isinstance(count, int) and count > 0 for count in requests.values()
-    )
 
 
 def _tokens(raw: Mapping[str, Any], paths: str, at: str) -> int:
@@ -233,6 +238,31 @@ def _tokens(raw: Mapping[str, Any], paths: str, at: str) -> int:
                 raise ValidationError.at(pointer, detail)
             found = max(found, value)
     return found
+
+
+@answer()
+@dataclass(frozen=True, slots=True)
+class ReportItem:
+    """The reported usage of one call."""
+
+    report_id: str
+    """Id of the report."""
+    format: FormatName
+    """The format of the payload that was sent."""
+    model: str
+    """The model of the call."""
+    epoch: int | None
+    """The epoch of that payload, if known."""
+    through_seq: int
+    """The newest message in it."""
+    token_usage: TokenUsage
+    """The tokens of the call."""
+    estimated_tokens: int | None = None
+    """The service's own count of the payload before calibration, if known."""
+    regions: Usage | None = None
+    """The parts of that count; null without one."""
+    created_at: datetime | None = None
+    """When it was reported."""
 
 
 # --- totals ---
@@ -278,15 +308,11 @@ def usage_entry(
     log_tokens: int = 0,
 ) -> UsageEntry:
     """Return what a call adds, where the log had so many tokens (rule 3)."""
-    tokens = (usage.input_tokens, usage.output_tokens)
-    cached = (usage.cache_creation_tokens, usage.cache_read_tokens)
-    cost = info.cost(*tokens, *cached) if info is not None else None
+    cost = info.cost(*usage.counts) if info is not None else None
     saved = max(0, log_tokens - usage.sent_tokens)
     saved_usd = info.cost(saved, 0) if info is not None else None
-    return UsageEntry(
-        *(model, purpose, 1, *tokens, *cached),
-        *(cost or 0.0, int(cost is None), saved, saved_usd or 0.0),
-    )
+    costs = (cost or 0.0, int(cost is None), saved, saved_usd or 0.0)
+    return UsageEntry(model, purpose, 1, *usage.counts, *costs)
 
 
 @answer()
@@ -358,61 +384,11 @@ def day_range(first: date | None, last: date | None, today: date) -> tuple[date,
         first = first or last - timedelta(days=USUAL_DAYS - 1)
     except OverflowError:
         raise ValidationError.at("/query/to", "No range of days ends so early") from None
-    if first > last:
-        raise ValidationError.at("/query/from", f"The range ends before that, on {last}")
-    if (last - first).days >= MAX_DAYS:
-        raise ValidationError.at("/query/from", f"At most {MAX_DAYS} days, up to {last}")
+    if not 0 <= (last - first).days < MAX_DAYS:
+        raise ValidationError.at("/query/from", f"1 to {MAX_DAYS} days, up to {last}")
     return first, last
 
 
 def known_cost(calls: int, unpriced_calls: int, amount: float) -> float | None:
     """Return an amount in USD without meaningless decimals, None where no call has a price."""
     return None if 0 < calls == unpriced_calls else round(amount, _USD_DIGITS)
-
-
-EXTRACTIVE = "extractive"
-"""The model name in receipts of the built-in summariser."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCall:
-    """One request to a model: plain role and content messages, never tools.
-
-    `info` is the registry entry of the model for this tenant, its own entry included.
-    """
-
-    model: str
-    messages: tuple[dict[str, str], ...]
-    max_tokens: int
-    timeout_seconds: float
-    tenant_id: str
-    info: ModelInfo | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The answer of a model; `finish_reason` has OpenAI's values."""
-
-    text: str
-    finish_reason: str
-    usage: TokenUsage
-    has_tool_calls: bool = False
-
-    def cost(self, info: ModelInfo | None) -> float | None:
-        """Return the price in USD, None where a price is unknown."""
-        usage = self.usage
-        cached = (usage.cache_creation_tokens, usage.cache_read_tokens)
-        if info is None:
-            return None
-        return info.cost(usage.input_tokens, usage.output_tokens, *cached)
-
-
-class Gateway(Protocol):
-    """Calls language models."""
-
-    async def complete(self, call: ModelCall) -> Completion:
-        """Return the model's answer.
-
-        Raises ServiceUnavailable for every failure, with the reason in `facts["reason"]`.
-        """
-        ...

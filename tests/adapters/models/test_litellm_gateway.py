@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
 from app.common.logs import JsonLines
-from app.models.litellm_gateway import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, LiteLLMGateway
+from app.models.litellm_gateway import LiteLLMGateway
 from app.models.usage import ModelCall, TokenUsage
 from tests import fake_llm as fake
 from tests.fake_llm import FakeLLM
@@ -90,24 +90,6 @@ async def test_every_failure_is_service_unavailable_with_its_reason(
     fake_llm.always(behaviour)
     assert await reason_of(gateway) == reason
     assert fake_llm.calls == 1
-
-
-@pytest.mark.parametrize("model", ["openai/some-model", "mistral/some-model"])
-@pytest.mark.parametrize(
-    ("status", "reason"), [(200, "provider_error"), (400, "refused"), (500, "provider_error")]
-)
-async def test_no_more_than_a_limit_is_read_of_an_answer(
-    fake_llm: FakeLLM, model: str, status: int, reason: str
-) -> None:
-    """A page of any size fails as any other; LiteLLM sees only its beginning. [summary.gateway]"""
-    gateway = LiteLLMGateway(fake_llm.api_base, "sk-test")
-    page = {"error": {"message": "/" * 2 * MAX_ANSWER_BYTES}}
-    fake_llm.always(fake.Behaviour(status, fake.completion_body("ok") | page))
-    with pytest.raises(ServiceUnavailable) as failure:
-        await gateway.complete(call(model=model))
-    await gateway.close()
-    assert failure.value.facts["reason"] == reason
-    assert len(str(failure.value.__cause__)) < 2 * MAX_ERROR_BYTES
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from app.models.budget import (
-    BUILT_IN_WINDOWS,
-    NUMERIC_FIELDS,
-    ModelInfo,
-    resolve_context_window,
-    start_factor,
-)
-from app.models.registry import ModelRegistry, map_path
+from app.models.budget import NUMERIC_FIELDS, ModelInfo, resolve_context_window
+from app.models.registry import BUILT_IN_WINDOWS, ModelRegistry, map_path, start_factor
 
 REGISTRY = ModelRegistry()
 

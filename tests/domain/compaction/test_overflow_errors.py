@@ -48,54 +48,36 @@ def test_recorded_errors_are_judged_right(file: str, expected: VerdictKind) -> N
         assert kind_of([{"detail": f"upstream said: {text}"}], status) == expected, row
 
 
-LIMITS: list[tuple[str, int | None, int | None]] = [
-    (
-        "max_tokens is too large: 8192. This model supports at most 4096 completion tokens, whereas"
-        " you provided 8192.",
-        4096,
-        8192,
-    ),
-    ("Invalid max_tokens value, the valid range of max_tokens is [1, 65,536]", 65_536, None),
-    (
-        "a maxOutputTokens value of 9 but the supported range is from 1 (inclusive) to 8193"
-        " (exclusive).",
-        8192,
-        9,
-    ),
-    ("input length and `max_tokens` exceed context limit: 143653 + 64000 > 200000", 56_347, 64_000),
+LIMITS: list[tuple[str, int | None]] = [
+    ("max_tokens is too large: 8192. This model supports at most 4096 completion tokens", 4096),
+    ("Invalid max_tokens value, the valid range of max_tokens is [1, 65,536]", 65_536),
+    ("a maxOutputTokens value of 9 but the supported range is from 1 to 8193 (exclusive).", 8192),
+    ("input length and `max_tokens` exceed context limit: 143653 + 64000 > 200000", 56_347),
     (
         "maximum context length is 8192 tokens. However, you requested 8256 tokens (64 in the"
         " messages, 8192 in the completion).",
         8128,
-        8192,
     ),
     (  # the input is counted up to this number only
         "maximum context length is 131072 tokens. However, you requested 128000 output tokens and"
         " your prompt contains at least 3073 input tokens",
         None,
-        128_000,
     ),
-    ("max_output_tokens is too high", None, None),
+    ("max_output_tokens is too high", None),
 ]
 
 
-@pytest.mark.parametrize(("text", "limit", "requested"), LIMITS)
-def test_the_accepted_output_is_read(text: str, limit: int | None, requested: int | None) -> None:
-    """The verdict has the limit and the requested output, where the error names them."""
+@pytest.mark.parametrize(("text", "limit"), LIMITS)
+def test_the_accepted_output_is_read(text: str, limit: int | None) -> None:
+    """The verdict has the limit, where the error names it."""
     verdict = judge_error(text)
-    assert (verdict.kind, verdict.output_limit, verdict.requested_output) == (
-        OUTPUT,
-        limit,
-        requested,
-    )
+    assert (verdict.kind, verdict.output_limit) == (OUTPUT, limit)
 
 
-@given(st.none() | st.integers(1, 10**7), st.none() | st.integers(1, 10**7), st.integers(1, 10**7))
-def test_a_lowered_output_is_never_higher(
-    limit: int | None, requested: int | None, present: int
-) -> None:
-    """It is the named limit or lower; without one it is at most half of what there was."""
-    lowered = Verdict(OUTPUT, False, limit, requested).lowered_output(present)
+@given(st.none() | st.integers(1, 10**7), st.integers(1, 10**7))
+def test_a_lowered_output_is_never_higher(limit: int | None, present: int) -> None:
+    """It is the named limit or lower; without one it is half of what there was."""
+    lowered = Verdict(OUTPUT, False, limit).lowered_output(present)
     assert 1 <= lowered <= present
     assert lowered <= (limit if limit is not None else max(1, present // 2))
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ContextLimitUnknown, ValidationError
-from app.models.budget import BUILT_IN_WINDOWS, ContextWindow, ModelInfo, resolve_context_window
+from app.models.budget import ContextWindow, ModelInfo, resolve_context_window
+from app.models.registry import BUILT_IN_WINDOWS
 
 
 def model(window: int | None = 100_000, **fields: Any) -> ModelInfo:
@@ -34,16 +35,16 @@ def window(
 
 
 @pytest.mark.parametrize(
-    ("requested", "policy", "info", "tenant", "total", "source"),
+    ("requested", "policy", "info", "tenant", "total"),
     [
-        (50_000, 60_000, model(), model(70_000), 50_000, "request"),
-        (None, 60_000, model(), model(70_000), 60_000, "policy"),
-        (None, None, model(), model(70_000), 70_000, "tenant"),
-        (None, None, model(), None, 100_000, "registry"),
-        (200_000, None, model(), None, 100_000, "registry"),
-        (None, 200_000, model(), model(150_000), 150_000, "tenant"),
-        (200_000, None, None, None, 200_000, "request"),
-        (None, None, model(), model(None), 100_000, "registry"),
+        (50_000, 60_000, model(), model(70_000), 50_000),
+        (None, 60_000, model(), model(70_000), 60_000),
+        (None, None, model(), model(70_000), 70_000),
+        (None, None, model(), None, 100_000),
+        (200_000, None, model(), None, 100_000),
+        (None, 200_000, model(), model(150_000), 150_000),
+        (200_000, None, None, None, 200_000),
+        (None, None, model(), model(None), 100_000),
     ],
 )
 def test_the_window_is_the_smaller_of_the_requested_and_the_models(
@@ -52,12 +53,10 @@ def test_the_window_is_the_smaller_of_the_requested_and_the_models(
     info: ModelInfo | None,
     tenant: ModelInfo | None,
     total: int,
-    source: str,
 ) -> None:
     """Request, policy, tenant, registry, in this order, never above the model's window."""
     found = window(info, requested=requested, policy=policy, tenant=tenant)
-    assert found == ContextWindow(total, 4096, source)
-    assert found.effective == total - 4096
+    assert found == (total, 4096)
 
 
 def test_an_unknown_window_is_an_error_unless_derived() -> None:
@@ -65,7 +64,7 @@ def test_an_unknown_window_is_an_error_unless_derived() -> None:
     for info in (None, model(None, max_output_tokens=8000)):
         with pytest.raises(ContextLimitUnknown):
             window(info)
-    assert window(derive=True) == ContextWindow(16_384, 4096, "derived")
+    assert window(derive=True) == (16_384, 4096)
     assert window(model(), derive=True).total == 100_000
 
 
@@ -88,10 +87,11 @@ def test_limits_of_input_and_output_apart() -> None:
     limit. [models.limit-semantics, payload.valid]
     """
     info = model(400_000, max_input_tokens=272_000, max_output_tokens=128_000)
-    assert window(info).effective == window(info, 128_000).effective == 272_000
-    assert window(info, 4_000, requested=100_000).effective == 96_000
+    assert window(info) == (276_096, 4096)
+    assert window(info, 128_000) == (400_000, 128_000)
+    assert window(info, 4_000, requested=100_000) == (100_000, 4_000)
     input_only = model(None, max_input_tokens=50_000)
-    assert window(input_only, 1_000) == ContextWindow(51_000, 1_000, "registry")
+    assert window(input_only, 1_000) == (51_000, 1_000)
     assert window(model(max_output_tokens=2_000)).max_output_tokens == 2_000
 
 
@@ -124,8 +124,8 @@ def test_no_window_exceeds_any_known_limit(
         found = window(info, reserve, requested=requested, policy=policy, derive=True)
     except ValidationError:
         return
-    assert found.effective >= 1
+    assert found.total > found.max_output_tokens
     assert found.max_output_tokens <= reserve
     for bound in (requested if requested is not None else policy, whole):
         assert bound is None or found.total <= bound
-    assert max_input is None or found.effective <= max_input
+    assert max_input is None or found.total - found.max_output_tokens <= max_input
