@@ -32,6 +32,7 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
+    failing,
     new_id,
     result,
     user,
@@ -121,7 +122,7 @@ async def test_an_interrupted_read_ends_in_an_error(
     saved = await snapshots.save_conversation(TENANT, conversation_id)
     _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
     await anext(pages)
-    with harness.database.failing("page", AWAY), pytest.raises(ServiceUnavailable):
+    with failing("page", AWAY), pytest.raises(ServiceUnavailable):
         await anext(pages)
     _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
     await anext(pages)
