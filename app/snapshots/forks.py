@@ -37,7 +37,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
 from app.conversations.views import kept_seqs
 from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
-from app.conversations.windows.service import ActiveWindows, mentions_in
+from app.conversations.windows.service import ActiveWindows, find_oldest_at, mentions_in
 from app.database.connections import Session, Statement
 from app.database.tables import NOT_EXPIRED, TABLES
 from app.repositories import Database, Repositories
