@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from app.blobs.preview import READ_LINES, placeholder
 from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
 from app.common import json_text
-from app.conversations.messages.row import JoinedRow, LogRow
+from app.conversations.messages.row import LogRow, joined_row
 from app.conversations.partial_messages import (
     MEDIA_WORDS,
     SentMedia,
@@ -111,7 +111,7 @@ class ShownMessages:
 
     def _message(self, row: LogRow) -> Message:
         """Return a row's message as it is shown."""
-        if isinstance(row, JoinedRow):
+        if row.rows:
             messages = [self._message(each) for each in row.rows]
             joined = [p for each in messages for p in each.parts if p != Text(EMPTY_MESSAGE)]
             joined.sort(key=lambda part: isinstance(part, ToolCall))  # texts precede calls
@@ -165,7 +165,7 @@ class ShownMessages:
         self.sealed_tokens += reasoning
         tokens = visible + reasoning
         if tokens != row.tokens:
-            others = row.rows[1:] if isinstance(row, JoinedRow) else ()
+            others = row.rows[1:]
             self.costs_by_seq[row.seq] = tokens - sum(other.tokens for other in others)
         return tokens
 
@@ -266,7 +266,7 @@ class CallGroups(ShownMessages, ABC):
         rows, self._answer = self._answer, []
         if not rows:
             return
-        self._put_row(rows[0] if len(rows) == 1 else JoinedRow(rows), self._replaced_ids)
+        self._put_row(rows[0] if len(rows) == 1 else joined_row(rows), self._replaced_ids)
         self._replaced_ids = {}
         for index in range(bisect_left(self._seqs, rows[0].seq), len(self._seqs)):
             self._item_counts[index] = self._item_count
