@@ -61,7 +61,7 @@ def manager_of(
 ) -> StreamableHTTPSessionManager:
     """Return the SDK's stateless server with JSON responses; its `run` is entered once."""
 
-    async def list_tools(context: _Context, _params: PaginatedRequestParams) -> ListToolsResult:
+    async def list_tools(context: _Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         is_unbound = _bound_to(_request_of(context)) is None
         return ListToolsResult(tools=[_listed(tool, is_unbound) for tool in AGENT_TOOLS.values()])
 
