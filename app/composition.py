@@ -58,8 +58,7 @@ from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
 from app.tool_output.reading import BlobReader
-from app.tool_output.tool_ranking import ToolRanking
-from app.tool_output.tool_search import ToolSearchService
+from app.tool_output.tools import ToolRanking, ToolSearchService
 from app.tool_output.uploads import BlobCollector, BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in

@@ -31,7 +31,7 @@ from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
 from app.conversations.view import Span, View
 from app.formats.message import Message, Role, Text
 from app.models.usage import EXTRACTIVE
-from app.payload.call_groups import placeholder_of
+from app.payload.items import placeholder_of
 from app.repositories import Database
 
 PAGE_MESSAGES = 500

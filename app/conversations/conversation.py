@@ -238,6 +238,11 @@ class Conversation:
         return self.conversation_id
 
     @property
+    def cleared_at(self) -> datetime | None:
+        """The last clear that its active window knows."""
+        return self.state.cleared_at
+
+    @property
     def public_id(self) -> str:
         """The id that callers use."""
         return self.own_id or self.conversation_id

@@ -26,7 +26,7 @@ from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import MediaCut, ShortenedMessage
-from app.formats import LOG_PROVIDER, labels
+from app.formats import LOG_PROVIDER, media
 from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
 from app.models.tokens import CountText, MediaLimits, count_message, pixel_size
 from app.prompt.resolved_settings import ResolvedSettings
@@ -204,7 +204,7 @@ def readable_text(message: Message) -> bytes:
             case Text(text=str(text)) | File(text=str(text)):
                 lines.append(text)
             case Image() | File():
-                lines.append(labels.label_for(part).text)
+                lines.append(media.label_for(part).text)
             case Opaque():
                 lines.append(json_text.dumps(part.block))
             case ToolCall() | Reasoning():
@@ -242,7 +242,7 @@ def without_media(message: Message, count: int, ref: str) -> Message:
     for part in message.parts:
         if count > 0 and _is_media(part, message):
             count -= 1
-            parts.append(Text(f"{labels.label_for(part).text[:-1]}; left out; ref={ref}]"))
+            parts.append(Text(f"{media.label_for(part).text[:-1]}; left out; ref={ref}]"))
         else:
             # Of a result the original with the text may hold the media as well.
             is_result = isinstance(part, Text) and message.role is Role.TOOL
@@ -292,6 +292,6 @@ def _fits(sent: Sequence[SentMedia], payload_bytes: int, limits: MediaLimits, sh
 
 def _is_media(part: Part, message: Message) -> TypeGuard[Image | File | Opaque]:
     if isinstance(part, Opaque):
-        return labels.kind_of(part.block) in _OPAQUE_MEDIA
+        return media.kind_of(part.block) in _OPAQUE_MEDIA
     is_readable = isinstance(part, File) and part.text is not None
     return isinstance(part, Image | File) and not is_readable and message.role is not Role.ASSISTANT

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import (
     NO_SETTINGS,
@@ -310,10 +309,10 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             return None
         return self._settings_cache.conversation_from(row, tenant_id, None, model)
 
-    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
+    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
         """Return the ids of an agent's conversations."""
         rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
-        return [ConversationId(str(row["conversation_id"])) for row in rows]
+        return [str(row["conversation_id"]) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; returns deleted rows by table."""

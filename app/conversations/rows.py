@@ -222,35 +222,15 @@ def stored_message_from(row: Any) -> StoredMessage:
     )
 
 
-_LOG_ROW_COLUMNS = (
-    *("ids", "seqs", "roles", "row_tokens", "row_reasoning", "row_calls", "row_media"),
-    *("row_formats", "bodies", "outputs", "row_joins"),
-)
-
-
 def log_rows_from(row: Any) -> list[LogRow]:
-    """Return log rows from one array per column."""
+    """Return log rows from one array per field of `LogRow`."""
     if row["seqs"] is None:
         return []
-    columns = (row[name] for name in _LOG_ROW_COLUMNS)
-    return [
-        LogRow(
-            id=message_id,
-            seq=seq,
-            role=Role(role),
-            tokens=tokens,
-            reasoning_tokens=reasoning,
-            call_ids=tuple(json_text.loads(calls)) if calls else (),
-            has_media=media,
-            format=FormatName(name),
-            text=body,
-            stored_output=output,
-            joins=joins,
-        )
-        for message_id, seq, role, tokens, reasoning, calls, media, name, body, output, joins in (
-            zip(*columns, strict=True)
-        )
-    ]
+    calls = (tuple(json_text.loads(text)) if text else () for text in row["row_calls"])
+    numbers = row["row_tokens"], row["row_reasoning"]
+    texts = map(FormatName, row["row_formats"]), row["bodies"], row["outputs"]
+    columns = (*numbers, calls, row["row_media"], *texts, row["row_joins"])
+    return list(map(LogRow, row["ids"], row["seqs"], map(Role, row["roles"]), *columns))
 
 
 def entry_from(row: Any, *, pinned: bool = False) -> Entry:
