@@ -267,9 +267,9 @@ DEFAULT_POLICY: Mapping[str, Any] = Policy().model_dump(mode="json")
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` overridden by the settings of `patch`, without null settings."""
     merged = dict(base)
-    for key, value in patch.items():
-        if isinstance(value, Mapping):
-            value = merge(merged.get(key) or {}, value) or None
+    for key, given in patch.items():
+        is_group = isinstance(given, Mapping)
+        value = merge(merged.get(key) or {}, given) or None if is_group else given
         if value is None:
             merged.pop(key, None)
         else:
