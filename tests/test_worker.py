@@ -1,4 +1,4 @@
-"""The worker: work survives errors, kills, lost notifications and database outages."""
+"""The worker: work survives errors, kills and database outages."""
 
 from __future__ import annotations
 
@@ -115,7 +115,6 @@ class Place:
         return Worker(
             self.database,
             self.leases,
-            self.url,
             work,
             concurrency=concurrency,
             poll_seconds=poll_seconds,
@@ -130,11 +129,10 @@ class Place:
         return made
 
     async def due(self) -> str:
-        """Create a conversation whose compaction is due, and notify the workers."""
+        """Create a conversation whose compaction is due."""
         made = await self.conversation()
         async with self.database.session() as session:
             await session.jobs.set_due(made)
-            await session.jobs.notify()
         return made
 
     async def job(self, conversation_id: str) -> Job:
@@ -328,7 +326,7 @@ async def work(tenant_id, conversation_id, job_id):
 async def main(url):
     store = Store(url, max_size=2)
     database = Database(store)
-    worker = Worker(database, Leases(database, new_id, 1.0), url, work, poll_seconds=0.1)
+    worker = Worker(database, Leases(database, new_id, 1.0), work, poll_seconds=0.1)
     async with worker.running():
         await asyncio.Event().wait()
 

@@ -24,7 +24,7 @@ from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.budget import estimate_of, measure, pressure_status
-from app.payload.assembler import MisplacedBreakpoint, PayloadItems, StablePoint
+from app.payload.items import MisplacedBreakpoint, PayloadItems, StablePoint
 from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories
 

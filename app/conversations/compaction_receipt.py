@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 from app.common.answers import answer
 from app.conversations.view import Span, Summary, View
@@ -291,16 +290,14 @@ class ViewState:
     kept_seqs: tuple[int, ...] = ()
 
 
-class Observer(Protocol):
+class Observer:
     """Is told how much happened and how, never what was said; these methods ignore it."""
 
     def appended(self, messages: int, tokens: int) -> None:
         """Hear of an append that stored so many messages of so many tokens."""
-        return
 
     def built(self, format: str, pressure: str, *, is_delta: bool, is_degraded: bool) -> None:
         """Hear of a payload."""
-        return
 
     def compacting(
         self, trigger: str, strategy: str
@@ -309,8 +306,5 @@ class Observer(Protocol):
         return nullcontext(lambda _result: None)
 
 
-class _Nobody(Observer):
-    """The observer of processes without telemetry."""
-
-
-UNOBSERVED: Observer = _Nobody()
+UNOBSERVED = Observer()
+"""The observer of processes without telemetry."""

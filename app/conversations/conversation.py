@@ -28,17 +28,6 @@ OwnWindow = int | None | Literal["inherit"]
 DEFAULT_AGENT_WINDOW_SECONDS: Final = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class WindowDefaults:
-    """The lengths of the service: for agents, and for conversations without an agent."""
-
-    agents: int = DEFAULT_AGENT_WINDOW_SECONDS
-    conversations: int = 0
-
-
-SERVICE_DEFAULTS: Final = WindowDefaults()
-
-
 def stored_window(own: OwnWindow) -> int | None:
     """Return the length that a level sets as it is stored: None inherits, 0 is no limit."""
     return None if own == INHERIT else own or 0
@@ -236,6 +225,11 @@ class Conversation:
     def key(self) -> str:
         """The id under which it is stored."""
         return self.conversation_id
+
+    @property
+    def cleared_at(self) -> datetime | None:
+        """The last clear that its active window knows."""
+        return self.state.cleared_at
 
     @property
     def public_id(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.texts import sendable
-from app.formats import json_fields, labels, media
+from app.formats import json_fields, media
 from app.formats.base import AgentCall, BlockProvider, Compaction, System, SystemPrompt
 from app.formats.json_fields import Fields, Raw, Wire, text_in, without_nulls
 from app.formats.media import PDF
@@ -181,7 +181,7 @@ class Anthropic(BlockProvider):
 
     def _adapt_image(self, image: Image) -> Image | Text:
         if image.data is None:
-            return image if media.is_web_url(image.url) else labels.label_for(image)
+            return image if media.is_web_url(image.url) else media.label_for(image)
         return super()._adapt_image(image)
 
     def _adapt_file(self, file: File) -> File | Text:
@@ -194,11 +194,11 @@ class Anthropic(BlockProvider):
                 if media_type.startswith("text/"):
                     text = sendable(base64.b64decode(file.data, validate=True).decode())
             read = replace(file, media_type="text/plain", data=None, text=text)
-            return read if text.strip() else labels.label_for(file)
+            return read if text.strip() else media.label_for(file)
         has_text = file.text is not None and bool(file.text.strip())
         is_uploaded = file.file_id is not None and file.format is self.name
         is_sendable = has_text or is_uploaded or media.is_web_url(file.url)
-        return file if is_sendable else labels.label_for(file)
+        return file if is_sendable else media.label_for(file)
 
     def render(self, message: Message, call: Raw | None = None) -> list[Wire]:
         """Render a message as its blocks, a result as one block."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from app.formats import labels, media
+from app.formats import media
 from app.formats import tools as tools_module
 from app.formats.json_fields import Fields, Raw, Wire
 from app.formats.message import (
@@ -274,7 +274,7 @@ class Provider(ABC):
         with it.
         """
         if message.role is Role.SYSTEM and not self.takes_system:
-            labelled = (Text(labels.SYSTEM_LABEL), *message.parts)
+            labelled = (Text(media.SYSTEM_LABEL), *message.parts)
             message = replace(message, role=Role.USER, parts=labelled)
         parts: list[Part] = []
         for part in message.parts:
@@ -299,13 +299,13 @@ class Provider(ABC):
             case ToolCall():
                 return self._adapt_call(part, ids) if is_assistant else None
             case Image() | File() if is_assistant:
-                return labels.label_for(part)
+                return media.label_for(part)
             case Image():
                 return self._adapt_image(part)
             case File():
                 return self._adapt_file(part)
             case Opaque() if part.format is not self.name:
-                return labels.label_for(part)
+                return media.label_for(part)
             case _:
                 return part
 
@@ -524,7 +524,7 @@ class Provider(ABC):
         if not self.apart(message):
             return ()
         has_text = self.results_are_objects or any(isinstance(p, Text) for p in message.parts)
-        return (labels.media_label(message), *(() if has_text else (labels.MEDIA_FOLLOWS,)))
+        return (media.media_label(message), *(() if has_text else (media.MEDIA_FOLLOWS,)))
 
 
 class BlockProvider(Provider):
@@ -575,7 +575,7 @@ class BlockProvider(Provider):
         media_type = "image/jpeg" if declared == "image/jpg" else declared
         is_sendable = image.data is not None or media.is_web_url(image.url)
         if media_type not in self.image_types or not is_sendable:
-            return labels.label_for(image)
+            return media.label_for(image)
         return image if media_type == image.media_type else replace(image, media_type=media_type)
 
     def _image_type(self, image: Image) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.texts import is_sendable
-from app.formats import json_fields, labels, media, reasoning
+from app.formats import json_fields, media, reasoning
 from app.formats.base import AgentCall, Original, Provider, System, SystemPrompt
 from app.formats.json_fields import Fields, Raw, Wire, object_in, text_in
 from app.formats.message import (
@@ -100,7 +100,7 @@ class OpenAIProvider(Provider):
         """Return an image with a media type and a detail of the format, or the label of one."""
         detail = image.detail if image.detail in self.details else None
         if image.data is None and not image.url:
-            return labels.label_for(image)
+            return media.label_for(image)
         media_type = image.media_type
         if image.data is not None:
             media_type = media.media_type_of(image) or "image/png"
@@ -113,11 +113,11 @@ class OpenAIProvider(Provider):
         if file.data is not None:
             media_type = media.media_type_of(file) or "application/octet-stream"
             if media_type.startswith(("audio/", "video/")):
-                return labels.label_for(file)
+                return media.label_for(file)
             if file.name and media_type == file.media_type:
                 return file
             return replace(file, name=file.name or "document", media_type=media_type)
-        return labels.document_text(file) or self._adapt_file_source(file)
+        return media.document_text(file) or self._adapt_file_source(file)
 
     @abstractmethod
     def _adapt_file_source(self, file: File) -> File | Text:
@@ -262,19 +262,19 @@ class OpenAIChat(OpenAIProvider):
                 kept.append(part)
             elif (kind := part.block.get("type")) not in fields:
                 has_place = (kind in self.said_types) == is_assistant
-                kept.append(part if has_place else labels.label_for(part))
+                kept.append(part if has_place else media.label_for(part))
         texts = [part for part in kept if isinstance(part, Text)]
         if not is_assistant or len(texts) < 2 or any(isinstance(part, Opaque) for part in kept):
             return kept
         first = kept.index(texts[0])
         rest = [part for part in kept[first:] if not isinstance(part, Text)]
-        return [*kept[:first], labels.join_texts(texts), *rest]
+        return [*kept[:first], media.join_texts(texts), *rest]
 
     def _adapt_file_source(self, file: File) -> File | Text:
         is_own_url = file.url is not None and file.format is self.name
         if is_own_url or self.is_uploaded(file):  # routers take a URL as `file_data`
             return file
-        return labels.label_for(replace(file, name=None) if file.url else file)
+        return media.label_for(replace(file, name=None) if file.url else file)
 
     def sent_parts(
         self, message: Message, accepts: Collection[str], *, replays: bool
@@ -299,11 +299,11 @@ class OpenAIChat(OpenAIProvider):
         name = {"name": message.name} if message.name is not None else {}
         if message.role is Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
-            content = self._content(texts) if texts else labels.MEDIA_FOLLOWS
+            content = self._content(texts) if texts else media.MEDIA_FOLLOWS
             result = {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
             if not (apart := self.apart(message)):
                 return [result]
-            shown = self._content([Text(labels.media_label(message)), *apart])
+            shown = self._content([Text(media.media_label(message)), *apart])
             return [result, {"role": "user", "content": shown}]
         said = [part for part in message.parts if not isinstance(part, Reasoning | ToolCall)]
         rendered: Wire = {"role": message.role.value, "content": None}

@@ -26,7 +26,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.texts import sendable, sendable_json
-from app.formats import json_fields, labels, media
+from app.formats import json_fields, media
 from app.formats.base import AgentCall, Compaction, Original, System, SystemPrompt, without
 from app.formats.json_fields import Fields, Raw, Wire, without_nulls
 from app.formats.message import (
@@ -226,8 +226,8 @@ class OpenAIResponses(OpenAIProvider):
                     part.text("refusal")
                 case "input_text" | "input_image" | "input_file":
                     raise part.error("type", "content of the assistant is output_text or refusal")
-            labelled.append(labels.kind_of(part.raw))
-            texts.append(labels.block_label(part.raw))
+            labelled.append(media.kind_of(part.raw))
+            texts.append(media.block_label(part.raw))
         if texts and len(labelled) == len(texts) and "refusal" not in labelled:
             return Opaque(block, self.name)
         return Text("\n".join(texts), block, self.name, tuple(labelled))
@@ -283,7 +283,7 @@ class OpenAIResponses(OpenAIProvider):
     def _adapt_file_source(self, file: File) -> File | Text:
         if self.is_uploaded(file):  # an uploaded file has its own name
             return replace(file, name=None) if file.name else file
-        return file if media.is_web_url(file.url) else labels.label_for(file)
+        return file if media.is_web_url(file.url) else media.label_for(file)
 
     def sent_parts(
         self, message: Message, accepts: Collection[str], *, replays: bool
@@ -317,8 +317,8 @@ class OpenAIResponses(OpenAIProvider):
         if known is None or message.role is not Role.ASSISTANT:
             return message
         parts = [
-            labels.label_for(part)
-            if isinstance(part, Opaque) and labels.kind_of(part.block) not in known
+            media.label_for(part)
+            if isinstance(part, Opaque) and media.kind_of(part.block) not in known
             else part
             for part in message.parts
         ]
@@ -345,7 +345,7 @@ class OpenAIResponses(OpenAIProvider):
         """Return a part as the provider accepts it without the reasoning before it (rule 4)."""
         block = part.block or {}
         if isinstance(part, Opaque) and block.get("type") not in _TOOL_SEARCH_TYPES:
-            return labels.label_for(part)
+            return media.label_for(part)
         if isinstance(part, Image | File | Reasoning) or part.format is not self.name:
             return part
         if block.get("type") in _ID_REQUIRED and not isinstance(part, Opaque):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.api.talk import append, assert_problem, new_conversation, user
+from tests.api.talk import append, new_conversation, user
 from tests.judge import Facts, refusals
 
 SEARCH: Final = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
@@ -84,28 +84,6 @@ async def test_each_format_has_its_own(client: httpx.AsyncClient) -> None:
     report = {"usage": usage, "build_id": last["build_id"]}
     answer = (await client.post(f"{path}/usage", json=report)).json()
     assert not answer["is_calibrated"], "the estimate is not the model's fault"
-
-
-async def test_levels_replace_each_other(client: httpx.AsyncClient) -> None:
-    """A conversation's or request's tool replaces the one of its name; twice in a list is refused.
-
-    A change of hosted tools begins an epoch, in the formats that have them.
-    """
-    made = await client.post("/v1/agents", json={"agent_id": "a", "name": "A", "tools": [SEARCH]})
-    assert made.status_code == 201
-    newer = {"type": "web_search_20260209", "name": "web_search"}
-    path = await new_conversation(client, agent_id="a", tools=[newer])
-    await append(client, path, user("What is new?"))
-    for format in ("anthropic", "gemini"):
-        await build(client, path, format)
-    built = await build(client, path, "anthropic", tools=[SEARCH, EXECUTION])
-    assert tools_in("anthropic", built["payload"]) == [SEARCH, EXECUTION]
-    assert built["cache_break_reason"] == "tools_changed"
-    built = await build(client, path, "gemini", tools=[SEARCH, EXECUTION])
-    assert (built["epoch"], tools_in("gemini", built["payload"])) == (1, [])
-    for twice in ([SEARCH, newer], [SEARCH, {**LOOK_UP, "name": "web_search"}]):
-        answer = await client.patch(path, json={"tools": twice})
-        assert_problem(answer, 422, "VALIDATION_ERROR")
 
 
 async def test_never_deferred(client: httpx.AsyncClient) -> None:

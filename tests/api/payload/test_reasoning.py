@@ -316,20 +316,6 @@ async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClie
     assert built["payload"]["messages"][-1]["reasoning_content"] == "New."
 
 
-@pytest.mark.parametrize("model", ["claude-opus-4-6", "claude-opus-5-5"])
-async def test_another_model_of_the_family_may_go_on(client: httpx.AsyncClient, model: str) -> None:
-    """Anthropic leaves out what a model cannot read; one that binds reasoning starts without."""
-    path = await log_of(client, whole(CLAUDE_LITELLM))
-    await build(client, path, "gpt-5")
-    first = await build(client, path, "claude-sonnet-4-5")
-    assert first["cache_break_reason"] == "model_changed"
-    assert SIGNED in json.dumps(first["payload"])
-    second = await build(client, path, model)
-    is_bound = model.endswith("5-5")
-    assert (SIGNED in json.dumps(second["payload"])) is not is_bound
-    assert second["degraded"] == ["reasoning_dropped"] * is_bound
-
-
 async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.AsyncClient) -> None:
     """Gemini refuses a call without a signature: the documented stand-in takes its place."""
     path = await log_of(client, whole(GEMINI_GOOGLE))
@@ -338,26 +324,6 @@ async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.Asy
     (sent,) = after[1]["tool_calls"]
     assert sent["extra_content"] == google("skip_thought_signature_validator")["extra_content"]
     assert GEMINI_SIGNED not in json.dumps(after)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"thinking_blocks": "no list"},
-        {"thinking_blocks": [5]},
-        {"reasoning_details": {"a": 1}},
-        {"extra_content": 5},
-        {"provider_specific_fields": ["x"]},
-        {"extra_content": {"google": {"thought_signature": 5}}},
-    ],
-)
-async def test_malformed_reasoning_is_stored_and_ignored(
-    client: httpx.AsyncClient, fields: dict[str, Any]
-) -> None:
-    """Fields that no provider makes refuse no message and reach no model."""
-    path = await log_of(client, [user("hi"), step(None, "yes", **fields), user("on")])
-    built = await build(client, path, "claude-sonnet-4-5")
-    assert built["payload"]["messages"][1] == {"role": "assistant", "content": "yes"}
 
 
 ITEM_SAID = {
@@ -437,15 +403,6 @@ async def test_every_message_of_a_loop_has_the_reasoning_that_a_model_demands(
     assert [m["reasoning_content"] for m in said] == [" ", " ", " ", "Hm.", "Why?", " "]
     other = await build(client, path, "zai/glm-4.7")
     assert json.dumps(other["payload"]).count("reasoning_content") == 1
-
-
-async def test_a_talk_without_calls_needs_no_reasoning(client: httpx.AsyncClient) -> None:
-    """A conversation without tools and calls is sent as it is stored."""
-    messages = [user("hi"), step(None, "yes"), user("on")]
-    path = await new_conversation(client)
-    await append(client, path, *messages)
-    built = await build(client, path, "deepseek/deepseek-reasoner")
-    assert built["payload"]["messages"] == messages
 
 
 async def test_items_that_a_provider_does_not_have_are_labels(client: httpx.AsyncClient) -> None:

@@ -520,17 +520,3 @@ def test_compactions_in_a_row_keep_every_invariant(talk: Talk, data: st.DataObje
         if data.draw(st.booleans()):
             talk.repin(data.draw(pins(talk)))
         talk.grow(data.draw(entries(6)))
-
-
-def test_a_target_lowered_for_a_minimum_releases_no_preserved_message() -> None:
-    """Just above the target, the user's message keeps its share of the policy's target."""
-    policy = Policy(
-        strategy=StrategyName.RETAIN_SUMMARY,
-        compaction=CompactionPolicy(target=0.5, retain_last_turns=1),
-        preserve_user_messages=True,
-    )
-    talk = Talk(resolved_with(policy, LIMITS, 0, 1.0), [])
-    talk.grow([entry(1, U, 120), entry(2, A, 600), entry(3, U, 20), entry(4, A, 150)])
-    advance(talk, {})
-    assert 500 < talk.used < 600
-    assert [item.seq for item in talk.compaction_input.shown] == [1, 3, 4]

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from app.common import json_text
 from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.row import LogRow
 from app.conversations.view import View
-from app.formats import LOG_PROVIDER, PROVIDERS
-from app.formats.labels import MAX_DETAIL, block_label
+from app.formats import PROVIDERS
 from app.formats.media import clean
-from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Role, Text
+from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Text
 from app.payload import assembler_of
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import third
@@ -190,22 +188,3 @@ def test_no_content_reads_as_empty(given_message: Message) -> None:
         if holds:
             assert EMPTY_MESSAGE not in said or EMPTY_MESSAGE in given_message.text
         assert shown.parts
-
-
-def test_a_chat_build_reads_the_stored_message_where_it_has_labels() -> None:
-    """The stored Chat item has the same text, but only the body names the content of the label."""
-    fetch = {"type": "server_tool_use", "id": "s", "name": "web_fetch", "input": {"url": "u"}}
-    raw = message(ANTHROPIC, "assistant", fetch)
-    (made,) = make_drafts(raw, ANTHROPIC, third, "")
-    assert made.has_media
-    assert json_text.loads(made.fragment or b"")["content"] == '[web_fetch call: "u"]'
-    assert LOG_PROVIDER.wire(Message(Role.ASSISTANT, (Text("x"),)))["content"] == "x"
-
-
-def test_labels_are_short() -> None:
-    """A long argument is cut, in one line, always in the same way."""
-    block = {"type": "server_tool_use", "name": "x" * 500, "input": {"code": "a\n" * 5000}}
-    label = block_label(block)
-    assert len(label) < 2 * MAX_DETAIL
-    assert "\n" not in label
-    assert label == block_label(block)
