@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage_repository import UsageRepository
-from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events import EventRepository
 from app.conversations.listing import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
@@ -61,9 +60,9 @@ class Repositories:
 class Database:
     """Opens sessions of a `Store`; no session is held open during a model call."""
 
-    def __init__(self, store: Store, window_defaults: WindowDefaults = SERVICE_DEFAULTS) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._settings_cache = SettingsCache(window_defaults)
+        self._settings_cache = SettingsCache()
 
     def cached_settings(self, tenant_id: str, conversation_id: str) -> CachedSettings | None:
         """Return the settings as this process last read them, which may be outdated."""

@@ -28,17 +28,6 @@ OwnWindow = int | None | Literal["inherit"]
 DEFAULT_AGENT_WINDOW_SECONDS: Final = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class WindowDefaults:
-    """The lengths of the service: for agents, and for conversations without an agent."""
-
-    agents: int = DEFAULT_AGENT_WINDOW_SECONDS
-    conversations: int = 0
-
-
-SERVICE_DEFAULTS: Final = WindowDefaults()
-
-
 def stored_window(own: OwnWindow) -> int | None:
     """Return the length that a level sets as it is stored: None inherits, 0 is no limit."""
     return None if own == INHERIT else own or 0

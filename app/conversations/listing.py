@@ -321,11 +321,10 @@ class ConversationListRepository(Repository):
             default_model=default_model,
             **limits(len(conversation_ids), bound),
         )
-        defaults = self._settings_cache.defaults
         return page_of(
             rows,
             lambda row: (
-                conversation_from(row, defaults),
+                conversation_from(row),
                 _totals_from(row) if with_usage else {},
             ),
         )

@@ -31,7 +31,7 @@ from app.http.fields import (
 from app.models.budget import ContextBudget, Pressure
 from app.models.usage import MAX_DAYS
 from app.policy.policy import Group, Policy, merge
-from app.prompt.schemas import AnyTool, Sections, Tools
+from app.prompt.schemas import Sections, ToolObject, Tools
 from app.prompt.sections import PromptSection
 
 
@@ -176,7 +176,7 @@ class EffectiveSettings(ResponseSchema):
     """Its own sections of the system prompt."""
     sections_version: int
     """Version of the sections; 0 for none."""
-    tools: list[AnyTool]
+    tools: list[ToolObject]
     """Its own tools, as the caller gave them."""
     tools_version: int
     """Version of the tools; 0 for none."""

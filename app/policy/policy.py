@@ -208,7 +208,7 @@ class ToolOutputPolicy(Group):
     max_message_bytes: PreviewSize = 51_200
     """Maximum bytes of a preview, its note included. A small window lowers it."""
     max_line_length: PreviewSize = 2000
-    """Maximum characters of a line in a preview. Longer lines are cut in small results too."""
+    """Maximum characters of a line in a preview."""
     view: ToolView = ToolView.TRUNCATE
     """Kind of preview. `truncate`: as much as fits; `reference`: the size and an excerpt."""
     clear_at_least: Count | Auto = "auto"
