@@ -78,7 +78,11 @@ def test_plans_follow_the_letter(
 
     [strategy.sandwich]
     """
-    ends = {"preserve_top": top, "preserve_bottom": bottom, "compression_threshold": threshold}
+    ends: dict[str, Any] = {
+        "preserve_top": top,
+        "preserve_bottom": bottom,
+        "compression_threshold": threshold,
+    }
     is_over = count * 10 > int(limit * threshold) and count > top + bottom
     expected = range(top, count - bottom) if is_over else None
     assert planned(count, limit, **ends) == expected
