@@ -38,6 +38,7 @@ from app.conversations.schemas import (
     SettingsPatch,
 )
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.windows.service import clear_windows
 from app.policy.policy import Policy
 from app.repositories import Database, Repositories
 from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
@@ -102,7 +103,7 @@ class _ResourceService(ABC, Generic[Resource, _New]):
                 # None begins meanwhile: a creation waits for the lock of the agent.
                 ids = await repositories.conversations.ids_of_agent(tenant_id, resource_id)
                 await repositories.agents.set_cleared(tenant_id, resource_id, at)
-            count = await repositories.windows.clear(ids, at, json_text.dumps(event))
+            count = await clear_windows(repositories, ids, at, json_text.dumps(event))
         return Cleared(last_cleared_at=at, conversations=count)
 
     async def get_version(
