@@ -192,10 +192,6 @@ class ModelSettings(Group):
 
     default_model: str | None = None
     """Model of conversations and agents that do not name one."""
-    rolling_window_seconds: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
-    """Maximum age of the messages that conversations show if neither they nor their agents set one;
-    0: no limit; unset: 86400 for conversations of agents, else no limit.
-    """
     summarizer_model: str | None = None
     """LiteLLM name of the model that summarizes; unset: built-in extractive summaries."""
     summarizer_api_base: str | None = None

@@ -17,8 +17,8 @@ from itertools import chain
 from typing import Any
 
 from app.blobs.blobs import encode
+from app.blobs.offloading import result_in
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_LINES, RECALL, TOOL_SEARCH
-from app.blobs.result_content import result_in
 from app.common.errors import (
     Conflict,
     ContextError,

@@ -114,9 +114,6 @@ class ConversationFilter:
         return cursors.digest_of(labels, self.agent_id, self.model, self.active_after)
 
 
-EVERY_CONVERSATION: Final = ConversationFilter()
-
-
 def _conversation_filter(
     request: Request,
     agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,
@@ -321,11 +318,10 @@ class ConversationListRepository(Repository):
             default_model=default_model,
             **limits(len(conversation_ids), bound),
         )
-        defaults = self._settings_cache.defaults
         return page_of(
             rows,
             lambda row: (
-                conversation_from(row, defaults),
+                conversation_from(row),
                 _totals_from(row) if with_usage else {},
             ),
         )

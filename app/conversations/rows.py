@@ -12,11 +12,12 @@ from app.common import json_text
 from app.common.ids import MessageId
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import (
+    DEFAULT_AGENT_WINDOW_SECONDS,
+    NO_SETTINGS,
     Agent,
     Conversation,
     ConversationState,
     StoredSettings,
-    WindowDefaults,
     window_of,
 )
 from app.conversations.epochs import Epoch
@@ -92,7 +93,7 @@ def newest_message_at(conversation_id: str) -> str:
     )"""
 
 
-def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
+def agent_from(row: Any) -> Agent:
     """Return an agent from its row."""
     own_window = row["rolling_window_seconds"]
     return read(
@@ -100,7 +101,7 @@ def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
         row,
         settings=read(StoredSettings, row),
         own_window=own_window,
-        rolling_window_seconds=window_of(own_window, defaults.agents),
+        rolling_window_seconds=window_of(own_window, DEFAULT_AGENT_WINDOW_SECONDS),
         cleared_at=row["last_cleared_at"],
     )
 
@@ -148,8 +149,7 @@ def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
 class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
-    def __init__(self, defaults: WindowDefaults, max_size: int = 1024) -> None:
-        self.defaults = defaults
+    def __init__(self, max_size: int = 1024) -> None:
         self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
 
     def get(
@@ -177,19 +177,19 @@ class SettingsCache:
             model_at = row.get("model_updated_at", cached.model_updated_at)
             cached = CachedSettings(conversation, cached.agent_updated_at, model_at)
         else:
-            conversation = conversation_from(row, self.defaults)
+            conversation = conversation_from(row)
             cached = CachedSettings(conversation, row["agent_updated_at"], row["model_updated_at"])
         self._cache[tenant_id, conversation.conversation_id, model] = cached
         return conversation
 
 
-def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
+def conversation_from(row: Any) -> Conversation:
     """Return a conversation from a row with all of its settings."""
-    agent, default_window = StoredSettings(), defaults.conversations
+    agent, default_window = NO_SETTINGS, 0
     if row["agent_updated_at"] is not None:
         names = ("model", "policy", "sections", "tools")
         agent = StoredSettings(*(row[f"agent_{name}"] for name in names))
-        default_window = defaults.agents
+        default_window = DEFAULT_AGENT_WINDOW_SECONDS
     return read(
         Conversation,
         row,

@@ -34,7 +34,7 @@ from itertools import takewhile
 from typing import ClassVar
 
 from app.common import json_text
-from app.conversations.messages.row import JoinedRow, LogRow
+from app.conversations.messages.row import LogRow, joined_row
 from app.conversations.view import ProviderItem
 from app.formats import LOG_PROVIDER, media, reasoning
 from app.formats.json_fields import Raw, Wire
@@ -299,7 +299,7 @@ class Assembler(ShownMessages, ABC):
         rows, self._answer = self._answer, []
         if not rows:
             return
-        self._put_row(rows[0] if len(rows) == 1 else JoinedRow(rows), self._replaced_ids)
+        self._put_row(rows[0] if len(rows) == 1 else joined_row(rows), self._replaced_ids)
         self._replaced_ids = {}
         for index in range(bisect_left(self._seqs, rows[0].seq), len(self._seqs)):
             self._item_counts[index] = self._item_count

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from app.blobs.preview import READ_LINES, placeholder
 from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
 from app.common import json_text
-from app.conversations.messages.row import JoinedRow, LogRow
+from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import (
     MEDIA_WORDS,
     SentMedia,
@@ -165,7 +165,7 @@ class ShownMessages:
 
     def _message(self, row: LogRow) -> Message:
         """Return a row's message as it is shown."""
-        if isinstance(row, JoinedRow):
+        if row.rows:
             messages = [self._message(each) for each in row.rows]
             joined = [p for each in messages for p in each.parts if p != Text(EMPTY_MESSAGE)]
             joined.sort(key=lambda part: isinstance(part, ToolCall))  # texts precede calls
@@ -219,7 +219,7 @@ class ShownMessages:
         self.sealed_tokens += reasoning
         tokens = visible + reasoning
         if tokens != row.tokens:
-            others = row.rows[1:] if isinstance(row, JoinedRow) else ()
+            others = row.rows[1:]
             self.costs_by_seq[row.seq] = tokens - sum(other.tokens for other in others)
         return tokens
 

@@ -136,33 +136,6 @@ async def test_rolling_window_of_a_conversation(client: httpx.AsyncClient, clock
     assert (await client.patch(path, json={"metadata": {}})).json()["rolling_window_seconds"] == 600
 
 
-async def test_rolling_window_of_the_service(settings: Settings, clock: Clock) -> None:
-    """The setting is for agents and conversations that set none; 0 is no limit.
-
-    Those that inherit follow a change of the setting. [window.inherited]
-    """
-    inherits = fixed = path = ""
-    for seconds, expected in ((60, 60), (0, None), (None, DAY)):
-        with_default = settings.model_copy(update={"rolling_window_seconds": seconds})
-        async with started(create_app(with_default, now=clock.utc)) as client:
-            if seconds == 60:
-                inherits = await thread(client, await agent(client))
-                path = (await client.post("/v1/conversations", json={})).headers["Location"]
-                await append(client, path, user("first"))
-                clock.pass_seconds(61)
-                await append(client, path, user("second"))
-                assert await texts(client, path) == ["second"]
-                fixed = await thread(client, await agent(client, rolling_window_seconds=None))
-            listed = (await client.get("/v1/conversations")).json()["data"]
-            assert listed[-1]["rolling_window_seconds"] == expected
-            shown = (await client.get(inherits)).json()
-            assert shown["rolling_window_seconds"] == expected
-            shown = (await client.get(fixed)).json()
-            assert shown["rolling_window_seconds"] is None
-            if seconds is None:
-                assert await texts(client, path) == ["first", "second"]
-
-
 @pytest.mark.parametrize("stamp", ["yesterday", "", "2026-13-01T00:00:00Z", 5, {}])
 async def test_an_invalid_timestamp_is_refused(client: httpx.AsyncClient, stamp: Any) -> None:
     """A timestamp that is not ISO 8601 is refused, and nothing is stored [window.message-time]."""
