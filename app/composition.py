@@ -28,7 +28,6 @@ from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless import RegistryService, StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
-from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events import EventService
 from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
@@ -58,8 +57,7 @@ from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
 from app.tool_output.reading import BlobReader
-from app.tool_output.tool_ranking import ToolRanking
-from app.tool_output.tool_search import ToolSearchService
+from app.tool_output.tools import ToolRanking, ToolSearchService
 from app.tool_output.uploads import BlobCollector, BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
@@ -87,9 +85,7 @@ class Services:
         self.telemetry = telemetry = Telemetry(app_version(), settings.metrics_token)
         self.store = store = store_of(settings, telemetry.database_failed)
         telemetry.watch(store.pool_state, partial(waiting_in, store))
-        window = settings.rolling_window_seconds
-        windows = SERVICE_DEFAULTS if window is None else WindowDefaults(window, window)
-        self.database = database = Database(store, windows)
+        self.database = database = Database(store)
         self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
         self.tokenizer, self.models = LocalTokenizer(), ModelRegistry()

@@ -10,13 +10,11 @@ from typing import Generic, TypeVar
 from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage_repository import UsageRepository
-from app.conversations.conversation import SERVICE_DEFAULTS, WindowDefaults
 from app.conversations.events import EventRepository
 from app.conversations.listing import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
-from app.conversations.windows.repository import ActiveWindowRepository
 from app.database.connections import Repository, Session, Store
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository
@@ -50,7 +48,6 @@ class Repositories:
     conversation_list = _Of(ConversationListRepository)
     log = _Of(LogRepository)
     contexts = _Of(ContextRepository)
-    windows = _Of(ActiveWindowRepository)
     events = _Of(EventRepository)
     jobs = _Of(JobRepository)
     usage = _Of(UsageRepository)
@@ -61,9 +58,9 @@ class Repositories:
 class Database:
     """Opens sessions of a `Store`; no session is held open during a model call."""
 
-    def __init__(self, store: Store, window_defaults: WindowDefaults = SERVICE_DEFAULTS) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._settings_cache = SettingsCache(window_defaults)
+        self._settings_cache = SettingsCache()
 
     def cached_settings(self, tenant_id: str, conversation_id: str) -> CachedSettings | None:
         """Return the settings as this process last read them, which may be outdated."""

@@ -109,7 +109,7 @@ class DatabaseSettings(Group):
     a private PostgreSQL in the data directory.
     """
     direct_database_url: SecretUrl = None
-    """URL of the same database without a connection pooler, for migrations and LISTEN."""
+    """URL of the same database without a connection pooler, for migrations."""
     data_dir: Directory = Path("data")
     """Directory of the private PostgreSQL, relative to the working directory; created if missing.
     """
@@ -133,8 +133,8 @@ class WorkerSettings(Group):
     """
     worker_concurrency: Processes = 4
     """Maximum concurrent background jobs per process."""
-    sweep_seconds: Seconds = 5.0
-    """Interval at which a worker polls for background work, in case a notification is lost."""
+    sweep_seconds: Seconds = 1.0
+    """Interval at which a worker polls for background work."""
 
 
 class ObservabilitySettings(Group):
@@ -192,10 +192,6 @@ class ModelSettings(Group):
 
     default_model: str | None = None
     """Model of conversations and agents that do not name one."""
-    rolling_window_seconds: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
-    """Maximum age of the messages that conversations show if neither they nor their agents set one;
-    0: no limit; unset: 86400 for conversations of agents, else no limit.
-    """
     summarizer_model: str | None = None
     """LiteLLM name of the model that summarizes; unset: built-in extractive summaries."""
     summarizer_api_base: str | None = None
@@ -300,11 +296,6 @@ class Settings(
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.database_pooler != "none" and self.worker and self.direct_database_url is None:
-            raise ValueError(
-                "Background jobs need CONTEXT_DIRECT_DATABASE_URL when CONTEXT_DATABASE_POOLER is"
-                " set: set it, or set CONTEXT_WORKER=false and run jobs in other processes"
-            )
         self._check_extras()
         self._check_policy()
         return self

@@ -1,10 +1,9 @@
 """The worker: does background work, in a process of its own or beside the API.
 
-1. It claims the work that waits longest, up to `concurrency` at a time. A notification wakes it; it
-   also polls, which finds work whose notification was lost and work whose retry is due.
+1. It claims the work that waits longest, up to `concurrency` at a time; it polls for work.
 2. Work runs at least once. Work that is interrupted by an error, a shutdown or a kill is claimed
    again, and given up after `MAX_ATTEMPTS`.
-3. While the database is unavailable the worker reconnects with increasing pauses, and logs it once.
+3. While the database is unavailable the worker goes on polling, and logs it once.
 4. At intervals it does chores: it indexes messages, and deletes tool outputs that nothing refers to
    and rows older than the retention; two workers may do so at once.
 5. When it is stopped, it claims nothing more, lets running work end within its grace period, and
@@ -28,7 +27,7 @@ from app.conversations.search.index import index_all
 from app.repositories import Database
 from app.settings import Settings
 from app.work.leases import Leases
-from app.work.repository import Claim, listening
+from app.work.repository import Claim
 
 GRACE_SECONDS = 3.0
 """The grace period of running work in a worker's own process."""
@@ -40,10 +39,6 @@ MAX_ATTEMPTS = 10
 MAX_DELAY_SECONDS = 60.0
 GIVEN_UP_PAUSE_SECONDS = 600.0
 """The pause of a conversation whose work failed `MAX_ATTEMPTS` times."""
-_CLAIM_AGAIN_SECONDS = 0.5
-"""When to claim again after a notification: a claim skips rows that are locked at that moment."""
-_FIRST_PAUSE_SECONDS = 0.5
-_MAX_PAUSE_SECONDS = 10.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
@@ -63,10 +58,9 @@ class Worker:
 
     database: Database
     leases: Leases
-    url: str
     work: Work
     concurrency: int = 4
-    poll_seconds: float = 5.0
+    poll_seconds: float = 1.0
     chores: Mapping[str, tuple[Chore, float]] = field(default_factory=dict)
     measure: Callable[[str | None], AbstractContextManager[object]] = nullcontext
 
@@ -74,12 +68,12 @@ class Worker:
         self._stopping = asyncio.Event()
         self._wakeup = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
+        self._is_disconnected = False
 
     @asynccontextmanager
     async def running(self, grace_seconds: float = GRACE_BESIDE_API_SECONDS) -> AsyncIterator[None]:
         """Work during the block, and stop at its end (rule 5)."""
         self._stopping.clear()
-        listener = asyncio.create_task(self._listen())
         tasks = {asyncio.create_task(self._claim_and_run())}
         for name, (chore, seconds) in self.chores.items():
             tasks.add(asyncio.create_task(self._repeat(name, chore, seconds)))
@@ -87,7 +81,6 @@ class Worker:
         try:
             yield
         finally:
-            listener.cancel()
             self._stopping.set()
             self._wakeup.set()
             _, unfinished = await asyncio.wait(tasks, timeout=grace_seconds)
@@ -98,46 +91,39 @@ class Worker:
                 _, unfinished = await asyncio.wait(tasks, timeout=RELEASE_SECONDS)
             for task in unfinished:
                 task.cancel()
-            await asyncio.wait({listener, *unfinished}, timeout=RELEASE_SECONDS)
+            if unfinished:
+                await asyncio.wait(unfinished, timeout=RELEASE_SECONDS)
             _log.info("worker_stopped")
-
-    async def _listen(self) -> None:
-        """Listen for notifications, and reconnect when the connection is lost (rule 3)."""
-        pause, is_disconnected = _FIRST_PAUSE_SECONDS, False
-        while True:
-            closed = asyncio.Event()
-            try:
-                async with listening(self.url, self._wakeup.set, closed.set):
-                    if is_disconnected:
-                        _log.info("worker_reconnected")
-                    pause, is_disconnected = _FIRST_PAUSE_SECONDS, False
-                    self._wakeup.set()  # notifications may have been missed
-                    await closed.wait()
-                    raise ConnectionResetError("The worker's connection was closed")
-            except Exception as error:  # a worker survives any error
-                if not is_disconnected:
-                    data = {"reason": type(error).__name__}
-                    _log.warning("worker_disconnected", extra={"data": data})
-                is_disconnected = True
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     async def _claim_and_run(self) -> None:
         """Claim and run work until the worker stops, then wait for the running work."""
-        was_woken = False
         while not self._stopping.is_set():
             self._wakeup.clear()
             while len(self._running) < self.concurrency and not self._stopping.is_set():
-                claim = await _unless_failed("claim", self.leases.claim())
+                claim = await _unless_failed("claim", self._claim())
                 if claim is None:
                     break
                 task = asyncio.create_task(self._run(claim))
                 self._running.add(task)
                 task.add_done_callback(self._on_task_done)
-            seconds = _CLAIM_AGAIN_SECONDS if was_woken else self.poll_seconds
-            was_woken = await _is_set_within(self._wakeup, min(seconds, self.poll_seconds))
+            await _is_set_within(self._wakeup, self.poll_seconds)
         if self._running:
             await asyncio.wait(self._running)
+
+    async def _claim(self) -> Claim | None:
+        """Claim work; log once that the database does not answer, and when it does again."""
+        try:
+            claim = await self.leases.claim()
+        except ServiceUnavailable as error:
+            if not self._is_disconnected:
+                data = {"reason": error.facts.get("reason")}
+                _log.warning("worker_disconnected", extra={"data": data})
+            self._is_disconnected = True
+            return None
+        if self._is_disconnected:
+            _log.info("worker_reconnected")
+        self._is_disconnected = False
+        return claim
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -196,7 +182,7 @@ async def _unless_failed(chore: str, work: Awaitable[_Result]) -> _Result | None
     try:
         return await work
     except ServiceUnavailable:
-        pass  # the listener logs it
+        pass  # a claim logs it
     except Exception as error:
         data = {"chore": chore, "error": type(error).__name__}
         _log.error("chore_failed", extra={"data": data})
@@ -228,7 +214,6 @@ def worker_of(settings: Settings, services: Services) -> Worker:
     return Worker(
         services.database,
         services.leases,
-        settings.direct_database_url or settings.database_url or "",
         services.compaction.work,
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 SPECIFICATION = ROOT / "docs" / "specification"
 PROVIDER_RULES = ROOT / "docs" / "provider-rules.md"
@@ -132,21 +130,6 @@ def _references() -> tuple[tuple[str, str], ...]:
         for group in GOAL.findall(path.read_text()):
             found += ((path.relative_to(ROOT).as_posix(), name) for name in group.split(", "))
     return tuple(found)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "# As promised [log.append-only,\n# decision 0004].",
-        '"""As promised [log.append-only, decision\n    0004]."""',
-        "x = 1  # [log.append-only]\n\n# [decision 0004]",
-    ],
-)
-def test_a_reference_may_be_broken_over_two_lines(source: str) -> None:
-    """The lines of a comment or docstring are searched as one text."""
-    texts = " ".join(_joined(text) for _, text in _python_texts(source + "\n"))
-    names = ", ".join(REFERENCES.findall(texts))
-    assert names == "log.append-only, decision 0004"
 
 
 def test_each_reference_leads_to_a_promise_a_rule_or_a_record() -> None:

@@ -1,4 +1,4 @@
-"""The worker: work survives errors, kills, lost notifications and database outages."""
+"""The worker: work survives errors, kills and database outages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import logging
 import signal
 import subprocess
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -113,7 +115,6 @@ class Place:
         return Worker(
             self.database,
             self.leases,
-            self.url,
             work,
             concurrency=concurrency,
             poll_seconds=poll_seconds,
@@ -128,11 +129,10 @@ class Place:
         return made
 
     async def due(self) -> str:
-        """Create a conversation whose compaction is due, and notify the workers."""
+        """Create a conversation whose compaction is due."""
         made = await self.conversation()
         async with self.database.session() as session:
             await session.jobs.set_due(made)
-            await session.jobs.notify()
         return made
 
     async def job(self, conversation_id: str) -> Job:
@@ -237,6 +237,20 @@ async def test_a_shutdown_releases_work(place: Place, caplog: pytest.LogCaptureF
     assert work.ended == {(conversation_id, None): 1 for conversation_id in requested}
 
 
+async def test_failed_work_is_retried(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """Work that raised any error runs again, and the log does not quote the error."""
+    secret = "what somebody said"
+    work = place.work(ValueError(secret))
+    with caplog.at_level(logging.INFO):
+        async with place.worker(work).running():
+            await place.due()
+            await until(place.is_idle, "it is done")
+    assert (work.started.total(), work.ended.total()) == (2, 1)
+    told = [record for record in caplog.records if record.getMessage() == "job_interrupted"]
+    assert [record.data["error"] for record in told] == ["ValueError"]  # type: ignore[attr-defined]
+    assert secret not in caplog.text
+
+
 @pytest.mark.parametrize("attempts", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
 async def test_repeatedly_failing_work_is_given_up(place: Place, attempts: int) -> None:
     """Attempts are bounded, also those that killed their process."""
@@ -295,6 +309,60 @@ async def test_a_worker_outlives_its_database(
                     await until(partial(work.has_ended, number), "it is done")
     for store in stores:
         await store.close()
+
+
+PROCESS = """
+import asyncio, sys
+from app.repositories import Database
+from app.database.connections import Store
+from app.composition import new_id
+from app.work.leases import Leases
+from app.worker import Worker
+
+async def work(tenant_id, conversation_id, job_id):
+    print("started", conversation_id, flush=True)
+    await asyncio.Event().wait()
+
+async def main(url):
+    store = Store(url, max_size=2)
+    database = Database(store)
+    worker = Worker(database, Leases(database, new_id, 1.0), work, poll_seconds=0.1)
+    async with worker.running():
+        await asyncio.Event().wait()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@asynccontextmanager
+async def working_elsewhere(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a worker in another process, whose work never ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(PROCESS), url, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_a_killed_workers_job_is_done_by_another(place: Place) -> None:
+    """After a kill -9 another worker does the work again [compaction.at-most-once]."""
+    work, conversation_id = place.work(), await place.due()
+    async with working_elsewhere(place.url) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await process.stdout.readline()).decode().split() == [
+                "started",
+                conversation_id,
+            ]
+        async with place.worker(work).running():
+            process.kill()
+            await process.wait()
+            await until(place.is_idle, "the other worker has done it")
+    assert work.started == {(conversation_id, None): 1}
 
 
 def command(data_dir: Path) -> subprocess.Popen[str]:

@@ -8,8 +8,6 @@
 3. Results of agent tools are never offloaded, nor are results whose texts cannot be
    replaced, such as the output of a Responses tool search [tool-output.own-tools-inline].
 4. For a Gemini response object the output is its JSON, and `{"output": preview}` replaces it.
-5. A small output with a line longer than `max_line_length` is offloaded as well, if its preview is
-   shorter. This excludes Gemini response objects, which have no lines.
 """
 
 from __future__ import annotations
@@ -23,21 +21,7 @@ from hashlib import sha256
 from typing import Any
 
 from app.blobs.blobs import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
-from app.blobs.preview import (
-    PreviewKind,
-    ToolPreview,
-    has_long_line,
-    preview_of_texts,
-    should_offload,
-)
-from app.blobs.result_content import (
-    attached_ref,
-    has_content,
-    is_object,
-    replace_content,
-    result_in,
-    text_positions,
-)
+from app.blobs.preview import PreviewKind, ToolPreview, preview_of_texts, should_offload
 from app.blobs.stored_output import StoredOutput, inline_output, part_text
 from app.common import json_text
 from app.common.errors import ValidationError
@@ -45,9 +29,11 @@ from app.common.json_text import MESSAGE_LIMITS
 from app.formats import PROVIDERS
 from app.formats.media import media_type_of
 from app.formats.message import File, FormatName, Image, Message, Part, Text
-from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
+from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy
 
 OPAQUE = "application/octet-stream"
+
+_NO_CONTENT: tuple[Any, ...] = (None, "", [])
 
 NewBlob = tuple[Blob, tuple[Chunk, ...]]
 """A blob without a content id, with all its chunks."""
@@ -115,16 +101,8 @@ def offload_result(
     if not _is_replaceable(raw_message, parts, format):
         return OffloadedResult(raw_message, inline_output(message))
     size = sum(len(part.data) for part in parts) + len(parts) - 1
-    policy, call = rules.policy, (name, message.tool_call_id)
-    if should_offload(size, policy):
-        return _offload(raw_message, parts, format, policy, call)
-    if _has_long_lines(parts, policy) and not is_object(raw_message, format):
-        truncating = policy.model_copy(update={"view": ToolView.TRUNCATE})
-        offloaded = _offload(raw_message, parts, format, truncating, call)
-        if len(json_text.dump_stored(offloaded.raw_message)) < len(
-            json_text.dump_stored(raw_message)
-        ):
-            return offloaded
+    if should_offload(size, rules.policy):
+        return _offload(raw_message, parts, format, rules.policy, (name, message.tool_call_id))
     return OffloadedResult(raw_message, inline_output(message))
 
 
@@ -186,17 +164,8 @@ def _offload(
 def _output_with_preview(
     blob: Blob, preview: ToolPreview, texts: tuple[tuple[int, int], ...], is_object: bool = False
 ) -> StoredOutput:
-    return StoredOutput(
-        blob.byte_size,
-        blob.line_count,
-        blob.id,
-        preview.kind,
-        texts,
-        preview.note,
-        preview.plain_note,
-        preview.mentions,
-        is_object,
-    )
+    shown = (preview.kind, texts, preview.note, preview.plain_note, preview.mentions, is_object)
+    return StoredOutput(blob.byte_size, blob.line_count, blob.id, *shown)
 
 
 def _output_part(part: Part) -> _OutputPart:
@@ -218,13 +187,6 @@ def _inline_bytes(part: Image | File) -> bytes | None:
         return base64.b64decode(data + "=" * (-len(data) % 4), validate=True)
     except (binascii.Error, ValueError):
         return None
-
-
-def _has_long_lines(parts: Sequence[_OutputPart], policy: ToolOutputPolicy) -> bool:
-    if not policy.enabled:
-        return False
-    texts = (decode_lossy(part.data) for part in parts if part.is_text)
-    return any(has_long_line(text, policy.max_line_length) for text in texts)
 
 
 def _joined(parts: Sequence[_OutputPart]) -> bytes | None:
@@ -315,3 +277,55 @@ def is_same_result(
 def _replace_texts(raw_message: Any, format: FormatName, lengths: Iterable[int]) -> None:
     for (container, key), length in zip(text_positions(raw_message, format), lengths, strict=True):
         container[key] = length
+
+
+# --- the content of a result inside a native message ---
+
+
+def result_in(raw_message: Any, format: FormatName) -> Any:
+    """Return the object that holds the result's content: the message, or its one block."""
+    return PROVIDERS[format].results(raw_message)[0][1]
+
+
+def attached_ref(raw_message: Mapping[str, Any], format: FormatName, pointer: str) -> str | None:
+    """Return the blob id in `output_ref` of a tool message, None without one."""
+    output_ref = result_in(raw_message, format).get("output_ref")
+    if output_ref is None:
+        return None
+    ref = output_ref.get("id") if isinstance(output_ref, Mapping) else output_ref
+    if not isinstance(ref, str) or not ref:
+        raise ValidationError.at(f"{pointer}/output_ref", "must be an object with the id of a blob")
+    return ref
+
+
+def has_content(raw_message: Mapping[str, Any], format: FormatName) -> bool:
+    """Whether a tool message has content of its own, beside an `output_ref`."""
+    return result_in(raw_message, format).get(PROVIDERS[format].result_key) not in _NO_CONTENT
+
+
+def is_object(raw_message: Any, format: FormatName) -> bool:
+    """Whether the content is an object instead of a text."""
+    provider = PROVIDERS[format]
+    content = result_in(raw_message, format).get(provider.result_key)
+    return provider.results_are_objects and bool(content) and provider.text_key(content) is None
+
+
+def text_positions(raw_message: Any, format: FormatName) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the container and key of every text of a result, in order."""
+    provider = PROVIDERS[format]
+    container, key = result_in(raw_message, format), provider.result_key
+    content = container.get(key)
+    if isinstance(content, str):
+        yield container, key
+    elif isinstance(content, list):
+        for part in content:
+            if part.get("type") in ("text", "input_text"):
+                yield part, "text"
+    elif content and (text_key := provider.text_key(content)):
+        yield content, text_key
+
+
+def replace_content(raw_message: Any, format: FormatName, text: str) -> None:
+    """Replace the whole content of a result by a text."""
+    provider = PROVIDERS[format]
+    result_in(raw_message, format)[provider.result_key] = provider.result_content(text)

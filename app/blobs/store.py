@@ -7,7 +7,8 @@
    positions. The key is `{tenant_id}/{conversation_id}/{content_id}`, below the path of the store's
    URL [tool-output.object-layout].
 3. An object is whole or absent: it is written in parts, and exists once the last part is written.
-   Parts of a killed process are swept from a folder; a bucket needs a lifecycle rule.
+   What a killed process leaves of an unfinished one is for a lifecycle rule of the bucket. In a
+   folder it is a file `{content_id}#1`.
 4. A failure, a timeout or an incomplete read raises ServiceUnavailable [tool-output.store-failure].
 5. Credentials come from the environment, in the variables of the store's own tools.
 """
@@ -15,7 +16,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -44,7 +44,6 @@ SCHEMES = ("s3", "gs", "az", "file", "memory")
 """The supported URL schemes."""
 _LIST_PAGE = 1000
 _IS_FULL = f"os error {ENOSPC}"
-_PART = re.compile(r"(.+)#[0-9]+")
 
 
 Compressed = bytes | memoryview
@@ -111,13 +110,6 @@ class BlobStore:
 
     async def delete_conversation(self, tenant_id: str, conversation_id: str) -> None:
         """Delete every object of a conversation."""
-
-    async def drop_parts(self, older_than: datetime) -> int:
-        """Delete parts of unfinished objects written before a time; return their number.
-
-        A bucket cannot list such parts; it needs a lifecycle rule.
-        """
-        return 0
 
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield the key, conversation id and content id of every object older than a time."""
@@ -257,19 +249,6 @@ class ObjectStore(BlobStore):
         async for page in self._pages(_folder(tenant_id, conversation_id)):
             await self.remove([item["path"] for item in page])
 
-    async def drop_parts(self, older_than: datetime) -> int:
-        """Delete parts in a folder that were written before a time; return their number.
-
-        obstore writes a part as `{content_id}#1` beside its object, and lists neither those files
-        nor the unfinished uploads of a bucket.
-        """
-        if not self._url.startswith("file:"):
-            return 0
-        async with self.client():
-            return await asyncio.to_thread(
-                _drop_parts, _folder_of(self._url), older_than.timestamp()
-            )
-
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield the key, conversation id and content id of every object older than a time.
 
@@ -337,19 +316,6 @@ def _open(url: str, timeout_seconds: float) -> Any:
 
 def _folder_of(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
-
-
-def _drop_parts(folder: Path, written_before: float) -> int:
-    dropped = 0
-    for file in folder.glob("*/*/*#*"):
-        part = _PART.fullmatch(str(file.relative_to(folder)))
-        if part is None or _ids(part[1]) is None:
-            continue
-        with suppress(FileNotFoundError):  # another sweep deleted it
-            if file.stat().st_mtime < written_before:
-                file.unlink()
-                dropped += 1
-    return dropped
 
 
 def _key(tenant_id: str, conversation_id: str, content_id: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from app.blobs.blobs import ToolOutputRef, count_lines, encode
 from app.blobs.preview import PreviewKind
 from app.common import json_text
-from app.formats import labels
+from app.formats import media
 from app.formats.message import File, Image, Message, Part, Text
 
 SEQ_REF = "seq-"
@@ -101,11 +101,11 @@ def part_text(part: Part) -> str:
         case Text():
             return part.text
         case Image():
-            return labels.image_label(part)
+            return media.image_label(part)
         case File(text=str(text)):
             return text
         case File():
-            return labels.file_label(part)
+            return media.file_label(part)
     return json_text.dumps(getattr(part, "block", {}))
 
 

@@ -129,18 +129,14 @@ class CompactionInput:
         return len(self.shown_in(view)) + len(view.summary_texts())
 
     def is_just_compacted(self, strategy: StrategyName) -> bool:
-        """Whether this strategy made the view to reach the target, and nothing was appended since.
+        """Whether this strategy made the view, and nothing was appended since.
 
         Compacting once more would hide messages that the strategy shows within the target.
         """
         if self.active is None or self.active.strategy != strategy:
             return False
-        if self.active.trigger in (Trigger.TOOL_OUTPUT, Trigger.EMERGENCY, Trigger.PROVIDER):
-            return False
-        limits = self.resolved.compaction_limits()
-        target = limits.effective_window * self.resolved.policy.compaction.target
-        has_grown = self.messages_in(self.view) > self.active.after_msg_count
-        return self.active.before_tokens > target and not has_grown
+        is_own = self.active.trigger in (Trigger.BACKGROUND, Trigger.PROACTIVE, Trigger.FORCED)
+        return is_own and self.messages_in(self.view) <= self.active.after_msg_count
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -217,10 +213,6 @@ class _Planner:
         if target_tokens is not None:
             budget = replace(budget, target=int(target_tokens / factor))
         self.is_within_target = budget.is_met_by(source.shown)
-        if not (forced or self.is_within_target):
-            # Just above the target, a plan down to it would free less than `MIN_GAIN`.
-            lowered = min(budget.target, math.floor(self.tokens - self.min_gain))
-            budget = replace(budget, target=lowered, policy_target=budget.target)
         self.shown = ShownHistory(source.shown, state.hidden_span, budget, resolved.policy)
 
     def plan(self, deep: bool) -> NoCompaction | CompactionPlan:

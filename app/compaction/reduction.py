@@ -22,7 +22,7 @@ it is set: results that were cleared before stay cleared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby, pairwise
 
 from app.compaction.planning import CompactionInput
@@ -166,19 +166,6 @@ def plan_clearing(shown: ShownHistory, excess: int, min_freed: int) -> Compactio
     if cleared is None or shown.tokens - cleared.tokens < min(excess, min_freed):
         return None
     return shown.plan_to(cleared, (ChainStep.CLEAR_TOOL_RESULTS.value,))
-
-
-def excluded_seqs(
-    entries: Sequence[Entry], view: View, names: Mapping[int, str], tools: Collection[str]
-) -> frozenset[int]:
-    """Return the seqs of the results of these tools; `names` are the tool names by seq."""
-    return frozenset(
-        item.seq
-        for item in entries
-        if item.role is Role.TOOL
-        and names.get(item.seq) in tools
-        and not view.clears_result(item.seq)
-    )
 
 
 def with_excluded(entries: Sequence[Entry], excluded: Collection[int]) -> list[Entry]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from cachetools import LRUCache
@@ -21,7 +21,7 @@ from cachetools import LRUCache
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.compaction.planning import NOT_SHORTER, CompactionInput, summary_reserve
-from app.compaction.reduction import RESULTS_CLEARED, excluded_seqs, with_excluded
+from app.compaction.reduction import RESULTS_CLEARED, with_excluded
 from app.compaction.run import (
     COUNTED,
     SUMMARISER_UNAVAILABLE,
@@ -33,9 +33,9 @@ from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import (
+    PENDING,
     UNOBSERVED,
     Compaction,
-    CompactionPending,
     CompactionPlan,
     CompactResult,
     NoCompaction,
@@ -68,9 +68,10 @@ from app.conversations.views import (
     without_compaction,
 )
 from app.conversations.windows.service import ActiveWindows
+from app.formats.message import Role
 from app.models.usage import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
-from app.repositories import Database
+from app.repositories import Database, Repositories
 from app.work.leases import Leases
 from app.work.repository import Job, JobStatus
 
@@ -230,7 +231,6 @@ class CompactionService:
             try:
                 result = await self._compact(run)
             except (ServiceUnavailable, ValidationError):
-                await self._postpone(source)
                 return
             if result.compacted:
                 return
@@ -251,7 +251,7 @@ class CompactionService:
         settings: RequestSettings,
         state: ConversationState,
         plan_key: Hashable,
-    ) -> CompactResult | NoCompaction | CompactionPending | None:
+    ) -> CompactResult | NoCompaction | None:
         """Compact during a build; None when the view was changed meanwhile.
 
         After a failure there is no attempt for some time. `plan_key` identifies the input of the
@@ -265,16 +265,11 @@ class CompactionService:
         try:
             async with self.leases.held(conversation_id) as is_held:
                 if not is_held:
-                    return CompactionPending()
+                    return PENDING
                 source = await self._read(tenant_id, conversation_id, settings)
                 if source.state.view_version != state.view_version:
                     return None
-                run = self.start(source, Trigger.PROACTIVE)
-                try:
-                    result = await self._compact(run)
-                except ServiceUnavailable:
-                    await self._postpone(source)
-                    raise
+                result = await self._compact(self.start(source, Trigger.PROACTIVE))
         except Conflict:
             return None
         if result.compacted:
@@ -380,25 +375,20 @@ class CompactionService:
         tenant_id: str,
         conversation_id: str,
         settings: RequestSettings | None = None,
-        spans: tuple[Span, ...] | None = None,
+        spans: Sequence[Span] | None = None,
     ) -> CompactionInput:
         """Return the input of a compaction, with the shown messages or those in `spans`.
 
         `settings` are those of a build. A summary of another strategy than the policy's is no
         longer shown: the compaction starts from the log. [strategy.change-drops-summary]
         """
-        model, names, entries = (
-            settings.model if settings else None,
-            dict[int, str](),
-            list[Entry](),
-        )
+        model, entries = settings.model if settings else None, list[Entry]()
         async with self.database.session() as session:
-            find = self.resolver.find_conversation
-            conversation = await find(session, tenant_id, conversation_id, model)
-        if conversation.is_outdated(self.active.now()):
-            await self.active.updated(tenant_id, conversation)
-            async with self.database.session() as session:
-                conversation = await find(session, tenant_id, conversation_id, model)
+            conversation = await self.resolver.find_conversation(
+                session, tenant_id, conversation_id, model
+            )
+        moved = await self.active.updated(tenant_id, conversation)
+        conversation = replace(conversation, state=moved.state)
         async with self.database.session() as session:
             resolved = await self.resolver.of(conversation, settings)
             state, policy = conversation.state, resolved.policy
@@ -408,12 +398,12 @@ class CompactionService:
                 conversation = replace(conversation, state=without_compaction(state))
                 state, active = conversation.state, None
             view = base_view(state, active.view if active else None, policy)
-            tools = policy.tool_output.exclude_tools
-            for span in spans_through(spans or view.spans, state.head_seq):
+            spans = spans_through(spans or view.spans, state.head_seq)
+            for span in spans:
                 entries += await session.log.entries(conversation_id, span.start, span.end)
-                if tools:
-                    names |= await session.log.tool_names(conversation_id, span.start, span.end)
-        entries = with_excluded(entries, excluded_seqs(entries, view, names, tools))
+            tools = policy.tool_output.exclude_tools
+            excluded = await excluded_seqs(session, conversation_id, entries, view, spans, tools)
+        entries = with_excluded(entries, excluded) if excluded else entries
         limits = resolved.policy_limits or resolved.limits
         max_tokens = limits.capacity // OPEN_CALLS_SHARE if limits is not None else 0
         staying = open_call_seqs(entries, state.calls.open.values(), max_tokens)
@@ -502,6 +492,7 @@ class CompactionService:
             if run.trigger is not Trigger.FORCED:  # there the caller gets the error
                 async with self.database.session() as session:
                     await session.jobs.record_failure(run.conversation_id, text)
+                await self._postpone(run.source)
             data = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
             _log.warning("compaction_failed", extra={"data": data})
             raise
@@ -567,6 +558,27 @@ class CompactionService:
         seconds = min(MIN_PAUSE_SECONDS * 2 ** min(source.state.failures, 16), MAX_PAUSE_SECONDS)
         async with self.database.session() as session:
             await session.jobs.postpone(source.conversation.conversation_id, seconds)
+
+
+async def excluded_seqs(
+    session: Repositories,
+    conversation_id: str,
+    entries: Sequence[Entry],
+    view: View,
+    spans: Sequence[Span],
+    tools: Collection[str],
+) -> frozenset[int]:
+    """Return the seqs of shown results of these tools, which are not cleared yet."""
+    names: dict[int, str] = {}
+    for span in spans if tools else ():
+        names |= await session.log.tool_names(conversation_id, span.start, span.end)
+    return frozenset(
+        item.seq
+        for item in entries
+        if item.role is Role.TOOL
+        and names.get(item.seq) in tools
+        and not view.clears_result(item.seq)
+    )
 
 
 def _nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:

@@ -43,8 +43,7 @@ class HistoryBudget:
 
     `capacity` is the maximum of a payload, `target` is the size that a compaction aims for. `fixed`
     is used by sections and tools. `summary` is reserved for new summaries; `current_summary` is the
-    size of the present ones, by default the same. `policy_target` is the target before it was
-    lowered so that a plan frees a minimum, by default the same.
+    size of the present ones, by default the same.
     """
 
     capacity: int
@@ -52,21 +51,11 @@ class HistoryBudget:
     fixed: int
     summary: int
     current_summary: int | None = None
-    policy_target: int | None = None
 
     @property
     def history_target(self) -> int:
         """Tokens that the target leaves for history."""
         return min(self.target, self.capacity) - self.fixed - self.summary
-
-    @property
-    def user_tokens(self) -> int:
-        """Tokens that preserved user messages take at most, whether or not the target is lowered.
-
-        With a lowered one, the next plan would hide what this one preserves.
-        """
-        target = self.target if self.policy_target is None else self.policy_target
-        return replace(self, target=target).history_target // 2
 
     def fits(self, history_tokens: int) -> bool:
         """Whether a history of this size fits beside the fixed tokens and a summary."""
@@ -199,7 +188,7 @@ class ShownHistory:
         between = self.entries[top:bottom]
         staying = {item.seq for item in between if item.seq in self.protected.unhidden}
         users = self.policy.preserve_user_messages and keeps_users
-        remaining_tokens = self.budget.user_tokens if users else 0
+        remaining_tokens = self.budget.history_target // 2 if users else 0
         for item in reversed(between) if remaining_tokens > 0 else ():
             if starts_turn(item) and item.seq not in staying:
                 remaining_tokens -= item.tokens
@@ -265,14 +254,6 @@ class ShownHistory:
         if starts and not inside_turns and self.fits_cleared(self.between(top, starts[-1])):
             return starts[-1]
         return latest if group is None else group
-
-    def first_hiding_cut(self) -> int | None:
-        """Return the first cut that hides a message after the covered range, turn starts first."""
-        for cuts in (self._turn_cuts(), self._group_cuts(self.covered_end)):
-            cut = _first(cuts, lambda cut: self.hides(self.covered_end, cut))
-            if cut is not None:
-                return cut
-        return None
 
     def _turn_cuts(self) -> list[int]:
         """Return the starts of the turns after the covered range; the first may be partial."""

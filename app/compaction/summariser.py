@@ -22,7 +22,6 @@ from app.compaction.summaries.run import SummariserRun
 from app.compaction.summaries.statements.ledger import StatementLedger
 from app.compaction.summaries.statements.summary_text import NOTHING
 from app.compaction.summaries.transcript import (
-    PartGroup,
     summary_groups,
     transcript_groups,
     without_trailing_calls,
@@ -32,7 +31,7 @@ from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
 from app.conversations.view import Span, View
 from app.formats.message import Message, Role, Text
 from app.models.usage import EXTRACTIVE
-from app.payload.call_groups import placeholder_of
+from app.payload.items import placeholder_of
 from app.repositories import Database
 
 PAGE_MESSAGES = 500
@@ -74,9 +73,7 @@ class Summariser:
         """Raise ValidationError at this pointer for a model that is not allowed."""
         if model == EXTRACTIVE or model in self._allowed:
             return
-        names = [repr(name) for name in sorted(self._allowed)[:MAX_NAMED_MODELS]]
-        more = len(self._allowed) - len(names)
-        allowed = ", ".join((*names, *([f"{more} more"] * (more > 0)), repr(EXTRACTIVE)))
+        allowed = ", ".join(map(repr, (*sorted(self._allowed)[:MAX_NAMED_MODELS], EXTRACTIVE)))
         raise ValidationError.at(
             pointer, f"The model {model!r} may not summarise; these may: {allowed}"
         )
@@ -107,20 +104,12 @@ class Summariser:
             raise ValidationError.at("/messages", "Conversation has no messages")
         if task.model is None:
             task.run.set_extractive()
-            extracted = [
-                message for index, message in enumerate(messages) if index not in verbatim_indices
-            ]
+            count, limit = self.access.tokenizer.count, task.max_tokens
             return await asyncio.to_thread(
-                extract_summary,
-                extracted,
-                task.previous,
-                task.retained,
-                task.request.wants_retain,
-                task.max_tokens,
-                self.access.tokenizer.count,
-                opens=task.opens,
+                extract_summary, messages, limit, count, opens=task.opens
             )
-        groups = await asyncio.to_thread(_groups_of, messages, verbatim_indices, is_end)
+        shown = (is_end and without_trailing_calls(messages)) or messages
+        groups = await asyncio.to_thread(transcript_groups, shown, verbatim_indices)
         return await ModelSummary(self.access, task, groups, ledger, bool(verbatim_indices)).make()
 
     async def merge(self, task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
@@ -202,7 +191,7 @@ async def _read_ledger(
         for row in rows:
             ledger.add_message(row.message())
 
-    def replace_by(messages: Sequence[Message]) -> None:
+    def replace_all(messages: Sequence[Message]) -> None:
         for message in messages:
             ledger.replace_by(message)
 
@@ -220,7 +209,7 @@ async def _read_ledger(
     if not was_read:
         await asyncio.to_thread(add_earlier)
     shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
-    await asyncio.to_thread(replace_by, shown)
+    await asyncio.to_thread(replace_all, shown)
     return ledger, tokens if has_messages else -1
 
 
@@ -240,23 +229,15 @@ def _read_parts(texts: Sequence[str]) -> tuple[StatementLedger, list[str]]:
     return ledger, [without_items(split_kept(text)[1], replaced) or NOTHING for text in texts]
 
 
-def _groups_of(
-    messages: Sequence[Message], verbatim_indices: frozenset[int], is_end: bool
-) -> list[PartGroup]:
-    transcript = (is_end and without_trailing_calls(messages)) or messages
-    return transcript_groups(transcript, verbatim_indices)
-
-
 async def read_user_messages(
     database: Database, conversation_id: str, spans: Sequence[Span]
 ) -> list[Message]:
     """Return the users' messages in some spans."""
     found: list[Message] = []
     for page in _pages(spans):
-        rows = [
-            row for row in await _rows(database, conversation_id, page) if row.role is Role.USER
-        ]
-        found += await asyncio.to_thread(lambda rows: [row.message() for row in rows], rows)
+        rows = await _rows(database, conversation_id, page)
+        users = [row for row in rows if row.role is Role.USER]
+        found += await asyncio.to_thread(lambda rows: [row.message() for row in rows], users)
     return found
 
 

@@ -323,8 +323,9 @@ async def _record(
         texts = dict(state.resolved.texts)
         if state.texts_before_history:
             texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
+        key, unstored = attempt.conversation_id, await _unstored_tokens(deps, state, 0)
         async with deps.database.session() as session:
-            version = await session.contexts.add_epoch(attempt.conversation_id, epoch, texts)
+            version = await session.contexts.add_epoch(key, epoch, texts, unstored)
         if version is None:
             return state.changed()
         after = _input_after(state.input, epoch, version)
@@ -339,7 +340,14 @@ async def _record(
             async with deps.database.session() as session:
                 await session.contexts.add_text(attempt.conversation_id, tail_hash, body)
             rendered.tail_hash = tail_hash
-    await _record_usage(deps, state, 0 if is_new else MIN_UNSTORED_CHANGE)
+    if (
+        not is_new
+        and (tokens := await _unstored_tokens(deps, state, MIN_UNSTORED_CHANGE)) is not None
+    ):
+        async with deps.database.session() as session:
+            await session.contexts.set_unstored_tokens(
+                attempt.conversation_id, state.stored.view_version, tokens
+            )
     return replace(build, build_id=str(BuildId(epoch.epoch_id, through_seq, tail_hash)))
 
 
@@ -371,8 +379,10 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
     )
 
 
-async def _record_usage(deps: BuildDependencies, state: BuildState, min_change: int) -> None:
-    """Store what the payload has beyond the state's sums, where that has changed by so much.
+async def _unstored_tokens(
+    deps: BuildDependencies, state: BuildState, min_change: int
+) -> int | None:
+    """Return what the payload has beyond the state's sums, None where nothing is to be stored.
 
     Inside an epoch a hundredth of the window is not much. Other payloads than those of the stored
     settings do not count.
@@ -381,15 +391,10 @@ async def _record_usage(deps: BuildDependencies, state: BuildState, min_change: 
     model = conversation.model or deps.resolver.default_model
     slides = state.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
     if requested_window(state.attempt.settings) or state.resolved.model != model or slides:
-        return
+        return None
     resolved = await deps.resolver.of(conversation)
     unstored = state.usage.total
     unstored -= stored_usage_of(resolved, conversation, stored.shown_tokens).total
     if min_change:
         min_change = max(min_change, state.limits.effective_window // 100)
-    if abs(unstored - stored.unstored_tokens) <= min_change:
-        return
-    async with deps.database.session() as session:
-        await session.contexts.set_unstored_tokens(
-            conversation.conversation_id, stored.view_version, unstored
-        )
+    return unstored if abs(unstored - stored.unstored_tokens) > min_change else None

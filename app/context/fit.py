@@ -10,33 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
-from app.compaction.planning import (
-    CompactionInput,
-    history_budget,
-    summary_reserve,
-    unsummarised_spans,
-)
+from app.compaction.planning import CompactionInput, history_budget, summary_reserve
 from app.compaction.reduction import (
     RESULTS_CLEARED,
-    excluded_seqs,
     plan_clearing,
     reduced_to_fit,
     tool_output_limits,
     tool_output_tokens,
 )
-from app.compaction.service import BUILT_IN
+from app.compaction.service import BUILT_IN, excluded_seqs
 from app.compaction.shown_history import NOTE_TOKENS, ShownHistory
 from app.compaction.strategies import STRATEGIES
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
 from app.conversations.budget_status import is_suspended
-from app.conversations.compaction_receipt import (
-    CompactionPending,
-    CompactionPlan,
-    NoCompaction,
-    Trigger,
-)
+from app.conversations.compaction_receipt import PENDING, CompactionPlan, NoCompaction, Trigger
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,
     MESSAGES_SHORTENED,
@@ -48,7 +37,7 @@ from app.conversations.partial_messages import (
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry
 from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
-from app.conversations.views import summary_message_tokens, with_shortened, without_item
+from app.conversations.views import with_shortened, without_item
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
@@ -59,8 +48,6 @@ EXTRACTIVE_SUMMARY = "extractive_summary"
 """In `degraded`: the summary was made for this payload alone, without a model."""
 _RENDERING_MARGIN = 16
 """Tokens to save beyond those that a rendered payload is over."""
-MAX_PREVIEWED = 1_000
-"""Messages that a preview summarises: reading more takes seconds."""
 _MAX_ROUNDS = 12
 
 
@@ -194,13 +181,11 @@ async def _find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> Bui
     tools = state.resolved.policy.tool_output.exclude_tools
     if not tools or state.excluded_seqs is not None:
         return state
-    entries, names = list(state.entries), dict[int, str]()  # a copy: the cached ones may grow
+    entries = list(state.entries)  # a copy: the cached ones may grow
     async with deps.database.session() as session:
-        for span in spans_through(state.view.spans, state.stored.head_seq):
-            names |= await session.log.tool_names(
-                state.attempt.conversation_id, span.start, span.end
-            )
-    excluded = excluded_seqs(entries, state.view, names, tools)
+        spans = spans_through(state.view.spans, state.stored.head_seq)
+        cid = state.attempt.conversation_id
+        excluded = await excluded_seqs(session, cid, entries, state.view, spans, tools)
     return replace(state, entries=entries, excluded_seqs=excluded)
 
 
@@ -217,10 +202,8 @@ async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | C
         )
     except (ServiceUnavailable, ValidationError):
         return once.degrade("summariser_unavailable")
-    if isinstance(result, CompactionPending):
-        return once.degrade("compaction_pending")
     if isinstance(result, NoCompaction):
-        return once
+        return once.degrade("compaction_pending") if result is PENDING else once
     if result is None:  # the view changed meanwhile
         return state.changed()
     compacted = replace(once, attempt=replace(once.attempt, compaction=result))
@@ -304,10 +287,7 @@ async def _reduce_view(
     """
     policy = state.resolved.policy
     if policy.strategy is StrategyName.FULL_HISTORY or not policy.compaction.enabled:
-        shortened = await _shorten_largest(
-            deps, state, state.plan_entries, overshoot, only_large=True
-        )
-        return shortened or Overflow(state, state.view_entries)
+        return Overflow(state, state.view_entries)
     state = _unrendered(await _find_excluded_seqs(deps, state), state.view)
     shown = _shown(state, overshoot)
     if isinstance(plan := STRATEGIES[policy.strategy].plan(shown), CompactionPlan):
@@ -346,14 +326,8 @@ async def _carry_out(
 async def _summarise(
     deps: BuildDependencies, state: BuildState, plan: CompactionPlan, hidden: Span
 ) -> tuple[Summary, str | None]:
-    """Return the summary of a range without a model, of a preview a line in place of a long one."""
-    view, source = state.view, input_of(state)
-    spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
-    if state.attempt.is_preview and sum(each.end - each.start for each in spans) > MAX_PREVIEWED:
-        text = f"[A build would summarise messages {hidden.start} to {hidden.end - 1} here.]"
-        tokens = summary_message_tokens(text, state.resolved.count)
-        return Summary(hidden, text, tokens), view.retain
-    run = deps.compaction.start(source, Trigger.PROACTIVE, BUILT_IN)
+    """Return the summary of a range without a model, and the retain section."""
+    run = deps.compaction.start(input_of(state), Trigger.PROACTIVE, BUILT_IN)
     return await run.summarise(plan, hidden, summary_reserve(state.limits))
 
 
@@ -393,26 +367,13 @@ async def _shorten_oversized(deps: BuildDependencies, state: BuildState) -> Buil
 
 
 async def _shorten_largest(
-    deps: BuildDependencies,
-    state: BuildState,
-    entries: Sequence[Entry],
-    overshoot: int,
-    *,
-    only_large: bool = False,
+    deps: BuildDependencies, state: BuildState, entries: Sequence[Entry], overshoot: int
 ) -> BuildState | None:
-    """Shorten the largest of these messages until they fit alone; None if that is impossible.
-
-    With `only_large`, messages of less than half of the available tokens stay as they are.
-    """
+    """Shorten the largest of these messages until they fit alone; None if that is impossible."""
     budget = _shown(state, overshoot).budget
     available_tokens = budget.capacity - budget.fixed - state.summary_tokens
     available_tokens -= NOTE_TOKENS + reader_tool_tokens(state.resolved, state.tools.agent_tools)
-    shortenable = None
-    if only_large:
-        shortenable = {item.seq for item in entries if 2 * item.tokens > available_tokens}
-        shortenable |= {item.seq for item in state.view.shortened}
-    limits = limits_of_largest(entries, available_tokens, shortenable)
-    return await _with_shortened(deps, state, limits)
+    return await _with_shortened(deps, state, limits_of_largest(entries, available_tokens))
 
 
 async def _with_shortened(

@@ -22,7 +22,7 @@ from app.formats import PROVIDERS
 from app.formats.base import Provider, System, SystemPrompt
 from app.formats.message import FormatName
 from app.models.budget import O200K
-from app.payload.assembler import (
+from app.payload.items import (
     MAX_BREAKPOINTS,
     BreakpointPosition,
     PayloadItems,

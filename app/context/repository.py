@@ -157,7 +157,10 @@ LONG_TEXT = Statement(
 ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
-            UPDATE heads SET input_version = input_version + 1
+            UPDATE heads SET input_version = input_version + 1,
+                unstored_tokens = coalesce(CAST(:unstored AS bigint), unstored_tokens),
+                unstored_version = CASE WHEN CAST(:unstored AS bigint) IS NULL
+                    THEN unstored_version ELSE :view_version END
             WHERE conversation_id = :conversation_id AND redacted_version <= :view_version
             RETURNING conversation_id, input_version
         ), texts AS (
@@ -321,12 +324,12 @@ class ContextRepository(CompactionQueries):
         return rows
 
     async def add_epoch(
-        self, conversation_id: str, epoch: Epoch, texts: Mapping[str, str]
+        self, conversation_id: str, epoch: Epoch, texts: Mapping[str, str], unstored: int | None
     ) -> int | None:
         """Store an epoch, and return the conversation's input version with it.
 
-        None when another build stored it first, the conversation is gone, or a message was redacted
-        since.
+        `unstored` is as in `set_unstored_tokens`, None where that stays. None when another build
+        stored the epoch first, the conversation is gone, or a message was redacted since.
         """
         values = fields_of(epoch) | {
             "conversation_id": conversation_id,
@@ -334,6 +337,7 @@ class ContextRepository(CompactionQueries):
             "frame": epoch.start_json,
             "hashes": [*texts],
             "texts": [*texts.values()],
+            "unstored": unstored,
         }
         version: int | None = await self._session.value(ADD_EPOCH, **values)
         return version

@@ -196,9 +196,8 @@ async def preview_context(
 
     Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
     reduced as for a smaller window of one request, so that a build that compacts may return
-    another one; a summary of more than 1,000 messages is one line then. `shown_ranges`,
-    `summaries` and `breakpoint_seqs` say which messages of the log the payload shows, and where a
-    cached prefix may end.
+    another one. `shown_ranges`, `summaries` and `breakpoint_seqs` say which messages of the log the
+    payload shows, and where a cached prefix may end.
     """
     settings = RequestSettings(
         format=format,

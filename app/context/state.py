@@ -44,7 +44,8 @@ from app.conversations.views import (
 from app.conversations.windows.service import ActiveWindows
 from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
-from app.payload.assembler import Assembler, PayloadItems
+from app.payload.assembler import Assembler
+from app.payload.items import PayloadItems
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,

@@ -17,13 +17,19 @@ from itertools import chain
 from typing import Any
 
 from app.blobs.blobs import encode
+from app.blobs.offloading import result_in
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_LINES, RECALL, TOOL_SEARCH
-from app.blobs.result_content import result_in
-from app.common.errors import Conflict, Gone, NotFound, ServiceUnavailable, ValidationError
+from app.common.errors import (
+    Conflict,
+    ContextError,
+    Gone,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
 from app.common.texts import sendable
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
-from app.conversations.compaction_receipt import CompactResult
 from app.conversations.search.service import SearchService
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
@@ -31,7 +37,7 @@ from app.formats.tools import arguments_object
 from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader
-from app.tool_output.tool_search import ToolSearchService
+from app.tool_output.tools import ToolSearchService
 
 _MAX_ARGUMENTS = 65_536
 
@@ -57,10 +63,6 @@ class Call:
     name: str
     arguments: Mapping[str, Any] | None
     is_search_item: bool = False
-
-
-class _ModelError(Exception):
-    """An error that the model can correct, with the text for it (rule 2)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -101,41 +103,30 @@ class ToolCallService:
             )
             message = search_result_message(call, format, matches.tools, native=native)
             return ToolCallResult(message, is_error=False)
+        ref = arguments.pop("ref_id", None)
         try:
-            text, is_error = await self._text(*where, call.name, arguments), False
-        except _ModelError as error:
-            text, is_error = str(error), True
+            text, is_error = await self._text(where, call.name, ref, arguments), False
+        except ContextError as error:
+            correctable = _correctable(error, call.name, ref)
+            if correctable is None:
+                raise
+            text, is_error = correctable, True
         return ToolCallResult(result_message(call, format, text, is_error=is_error), is_error)
 
     async def _text(
-        self, tenant_id: str, conversation_id: str, name: str, arguments: dict[str, Any]
+        self, where: tuple[str, str], name: str, ref: str | None, arguments: dict[str, Any]
     ) -> str:
-        where = (tenant_id, conversation_id)
-        if name == COMPACT_CONTEXT:
-            try:
-                return _compaction_text(await self._compaction.compact(*where, CompactionRequest()))
-            except (Conflict, ServiceUnavailable) as error:
-                text = "The context cannot be compacted at the moment. Go on without it."
-                raise _ModelError(text) from error
+        if ref is not None:
+            return await self._read(name, (*where, ref), arguments)
         if name == RECALL:
             return (await self._messages.recall(*where, *arguments.values())).text
-        ref = arguments.pop("ref_id")
-        try:
-            return await self._read(name, (*where, ref), arguments)
-        except NotFound as error:
-            if error.facts.keys() == {"conversation_id"}:
-                raise
-            raise _ModelError(
-                f'This conversation has no tool output with ref_id "{ref}".'
-                " Give the ref exactly as the conversation names it."
-            ) from error
-        except Gone as error:
-            raise _ModelError(
-                f'The tool output "{ref}" is no longer stored.'
-                " If it is still needed, run the tool that made it again."
-            ) from error
-        except ValidationError as error:
-            raise _ModelError(f"{name} was not run: {error.detail}") from error
+        done = await self._compaction.compact(*where, CompactionRequest())
+        if not done.compacted:
+            return f"[Nothing was compacted: {done.reason}.]"
+        return (
+            f"[Compacted: {done.before_tokens:,} tokens became {done.after_tokens:,},"
+            f" {done.before_msg_count:,} messages became {done.after_msg_count:,}.]"
+        )
 
     async def _read(self, name: str, where: tuple[str, str, str], arguments: dict[str, Any]) -> str:
         if name == GREP:
@@ -230,13 +221,23 @@ def search_result_message(
 # --- texts for the model --------------------------------------------------------------------------
 
 
-def _compaction_text(result: CompactResult) -> str:
-    if not result.compacted:
-        return f"[Nothing was compacted: {result.reason}.]"
-    return (
-        f"[Compacted: {result.before_tokens:,} tokens became {result.after_tokens:,},"
-        f" {result.before_msg_count:,} messages became {result.after_msg_count:,}.]"
-    )
+def _correctable(error: ContextError, name: str, ref: str | None) -> str | None:
+    """Return the text of an error that the model can correct (rule 2), None for another one."""
+    if name == COMPACT_CONTEXT and isinstance(error, Conflict | ServiceUnavailable):
+        return "The context cannot be compacted at the moment. Go on without it."
+    if ref is None or error.facts.keys() == {"conversation_id"}:
+        return None
+    if isinstance(error, NotFound):
+        return (
+            f'This conversation has no tool output with ref_id "{ref}".'
+            " Give the ref exactly as the conversation names it."
+        )
+    if isinstance(error, Gone):
+        return (
+            f'The tool output "{ref}" is no longer stored.'
+            " If it is still needed, run the tool that made it again."
+        )
+    return f"{name} was not run: {error.detail}" if isinstance(error, ValidationError) else None
 
 
 def _matches_text(result: GrepResult, arguments: Mapping[str, Any]) -> str:
@@ -271,10 +272,8 @@ def _lines_to_show(matches: Sequence[MatchedLine]) -> tuple[dict[int, str], int]
         remaining_bytes -= sum(len(encode(text)) + 1 for text in new.values())
         if remaining_bytes < 0:
             # At least one match is shown, without its context where that is too long.
-            return ({match.line: new[match.line]}, 1) if not shown else (_sorted(shown), count)
+            if not shown:
+                return {match.line: new[match.line]}, 1
+            return dict(sorted(shown.items())), count
         shown |= new
-    return _sorted(shown), len(matches)
-
-
-def _sorted(lines: Mapping[int, str]) -> dict[int, str]:
-    return dict(sorted(lines.items()))
+    return dict(sorted(shown.items())), len(matches)

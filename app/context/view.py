@@ -158,7 +158,10 @@ async def _choose_tools(
             state = state.degrade("tool_deferral")
             if accepts_all_tools(resolved, format):
                 deferred = ()
-    agent_tools = resolved.agent_tools(_last_agent_tools(state) if epoch_tools is not None else ())
+    wanted = (
+        _last_agent_tools(state) if epoch_tools is not None else _expected_agent_tools(deps, state)
+    )
+    agent_tools = resolved.agent_tools(wanted)
     is_native = bool(deferred) and resolved.defers_natively(format)
     return replace(state, tools=PayloadTools(agent_tools, deferred, is_native))
 
@@ -377,6 +380,28 @@ def _last_agent_tools(state: BuildState) -> tuple[str, ...]:
     return epoch_start_from(epoch.start_json).tools.agent_tools if epoch is not None else ()
 
 
+def _lasting_agent_tools(state: BuildState) -> tuple[str, ...]:
+    return lasting_agent_tools(
+        state.resolved.policy,
+        has_placeholders=state.view.results_cleared_through > 0,
+        hides_messages=state.view.hides_messages,
+    )
+
+
+def _expected_agent_tools(deps: BuildDependencies, state: BuildState) -> tuple[str, ...]:
+    """Return the agent tools that the payload probably has: with others it is rendered again.
+
+    Whether tools may come depends on the newest message, which the payload cache may have.
+    """
+    if state.input.epoch is not None:
+        cached = deps.cache.find(state.attempt.cache_key)
+        if cached is None or cached.assembler.rendered_through < state.stored.head_seq:
+            return ()
+        if not _may_add_tools(replace(state, entries=cached.entries[-1:])):
+            return _last_agent_tools(state)
+    return () if state.view.shortened else (*_lasting_agent_tools(state), *state.stored.mentions)
+
+
 def _may_add_tools(state: BuildState) -> bool:
     """Whether agent tools may come or go: not in a tool loop, whose prefix that would break."""
     newest = state.entries[-1].role if state.entries else Role.USER
@@ -393,14 +418,8 @@ def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[s
     calls.
     """
     assert state.items is not None
-    view = state.view
     if _may_add_tools(state):
-        lasting = lasting_agent_tools(
-            state.resolved.policy,
-            has_placeholders=view.results_cleared_through > 0,
-            hides_messages=view.hides_messages,
-        )
-        wanted = {*state.items.mentions, *lasting, *kept}
+        wanted = {*state.items.mentions, *_lasting_agent_tools(state), *kept}
     else:
         wanted = set(_last_agent_tools(state))
     tools = state.resolved.agent_tools(wanted | state.notes.mentions)

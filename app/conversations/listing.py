@@ -24,12 +24,10 @@ from fastapi import Depends, Query, Request
 from pydantic import BeforeValidator
 
 from app.common import json_text
-from app.common.answers import answer
 from app.common.errors import ValidationError
 from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.common.schema_errors import pointer_to
 from app.common.texts import is_sendable
-from app.conversations.compaction_receipt import Trigger
 from app.conversations.conversation import Conversation
 from app.conversations.rows import (
     AGENT_JOIN,
@@ -116,9 +114,6 @@ class ConversationFilter:
         return cursors.digest_of(labels, self.agent_id, self.model, self.active_after)
 
 
-EVERY_CONVERSATION: Final = ConversationFilter()
-
-
 def _conversation_filter(
     request: Request,
     agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,
@@ -146,14 +141,10 @@ Filter = Annotated[ConversationFilter, Depends(_conversation_filter)]
 
 
 def _problem_of(key: str, value: str, found: Mapping[str, str]) -> str | None:
-    if not 1 <= len(key) <= MAX_LABEL_KEY_CHARS:
-        return f"must have a key of 1 to {MAX_LABEL_KEY_CHARS} characters"
-    if "[" in key or "]" in key:
-        return "must have one key: only top-level values of metadata can be filtered by"
-    if not is_sendable(key + value):
-        return "must not have NUL or lone surrogates"
-    if len(value) > MAX_LABEL_VALUE_CHARS:
-        return f"must have at most {MAX_LABEL_VALUE_CHARS} characters"
+    if not 1 <= len(key) <= MAX_LABEL_KEY_CHARS or "[" in key or "]" in key:
+        return f"must have one key of 1 to {MAX_LABEL_KEY_CHARS} characters, without brackets"
+    if len(value) > MAX_LABEL_VALUE_CHARS or not is_sendable(key + value):
+        return f"must have at most {MAX_LABEL_VALUE_CHARS} characters, no NUL or lone surrogates"
     return "must be given once" if key in found else None
 
 
@@ -249,7 +240,7 @@ def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
 BY_IDS = _by_ids(LISTED_COLUMNS, "", lengths("metadata"))
 BY_IDS_WITH_USAGE = _by_ids(
     f"""{SETTINGS_COLUMNS}, used.calls, used.unpriced_calls, used.cost_usd, used.saved_tokens,
-                last.last_compaction_id, last.last_compacted_at, last.last_trigger""",
+                last.last_compaction_id, last.last_created_at, last.last_trigger""",
     f"""LEFT JOIN LATERAL (
                 SELECT coalesce(sum(u.calls), 0) AS calls,
                     coalesce(sum(u.unpriced_calls), 0) AS unpriced_calls,
@@ -260,8 +251,8 @@ BY_IDS_WITH_USAGE = _by_ids(
                     AND u.day > CAST(now() AT TIME ZONE 'UTC' AS date) - {MAX_DAYS}
             ) used ON true
             LEFT JOIN LATERAL (
-                SELECT newest.compaction_id AS last_compaction_id,
-                    newest.created_at AS last_compacted_at, newest.trigger AS last_trigger
+                SELECT CAST(newest.compaction_id AS text) AS last_compaction_id,
+                    newest.created_at AS last_created_at, newest.trigger AS last_trigger
                 FROM compactions newest WHERE newest.conversation_id = c.conversation_id
                 ORDER BY newest.compaction_id DESC LIMIT 1
             ) last ON true""",
@@ -270,19 +261,6 @@ BY_IDS_WITH_USAGE = _by_ids(
         *("agent_policy", "agent_sections", "agent_tools"),
     ),
 )
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class LastCompaction:
-    """The newest compaction of a conversation."""
-
-    compaction_id: str
-    """Its id."""
-    created_at: datetime
-    """When it was applied."""
-    trigger: Trigger
-    """Why it ran."""
 
 
 class ConversationListRepository(Repository):
@@ -340,26 +318,21 @@ class ConversationListRepository(Repository):
             default_model=default_model,
             **limits(len(conversation_ids), bound),
         )
-        defaults = self._settings_cache.defaults
         return page_of(
             rows,
             lambda row: (
-                conversation_from(row, defaults),
+                conversation_from(row),
                 _totals_from(row) if with_usage else {},
             ),
         )
 
 
 def _totals_from(row: Any) -> dict[str, Any]:
-    last = None
-    if row["last_compaction_id"] is not None:
-        last = LastCompaction(
-            str(row["last_compaction_id"]), row["last_compacted_at"], row["last_trigger"]
-        )
+    last = {name: row[f"last_{name}"] for name in ("compaction_id", "created_at", "trigger")}
     return {
         "cost_usd": known_cost(row["calls"], row["unpriced_calls"], row["cost_usd"]),
         "saved_tokens": int(row["saved_tokens"]),
-        "last_compaction": last,
+        "last_compaction": last if last["compaction_id"] is not None else None,
     }
 
 

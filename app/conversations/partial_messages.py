@@ -26,7 +26,7 @@ from app.common import json_text
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import MediaCut, ShortenedMessage
-from app.formats import LOG_PROVIDER, labels
+from app.formats import LOG_PROVIDER, media
 from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
 from app.models.tokens import CountText, MediaLimits, count_message, pixel_size
 from app.prompt.resolved_settings import ResolvedSettings
@@ -75,19 +75,12 @@ def limits_of_oversized(entries: Sequence[Entry], history_tokens: int) -> dict[i
     return dict(list(limits.items())[-MAX_AT_ONCE:])
 
 
-def limits_of_largest(
-    entries: Sequence[Entry], history_tokens: int, shortenable: Collection[int] | None = None
-) -> dict[int, int]:
+def limits_of_largest(entries: Sequence[Entry], history_tokens: int) -> dict[int, int]:
     """Return one limit for the largest texts, by seq, so that all fit into `history_tokens`.
 
-    Only the seqs in `shortenable` are shortened, or any for None. The result is empty if even the
-    shortest texts do not fit, or if all fit as they are.
+    The result is empty if even the shortest texts do not fit, or if all fit as they are.
     """
-    texts = [
-        item
-        for item in entries
-        if item.role is not Role.TOOL and (shortenable is None or item.seq in shortenable)
-    ]
+    texts = [item for item in entries if item.role is not Role.TOOL]
     texts.sort(key=lambda item: item.tokens)
     left = history_tokens - sum(item.tokens for item in entries if item not in texts)
     for index, item in enumerate(texts):
@@ -211,7 +204,7 @@ def readable_text(message: Message) -> bytes:
             case Text(text=str(text)) | File(text=str(text)):
                 lines.append(text)
             case Image() | File():
-                lines.append(labels.label_for(part).text)
+                lines.append(media.label_for(part).text)
             case Opaque():
                 lines.append(json_text.dumps(part.block))
             case ToolCall() | Reasoning():
@@ -249,7 +242,7 @@ def without_media(message: Message, count: int, ref: str) -> Message:
     for part in message.parts:
         if count > 0 and _is_media(part, message):
             count -= 1
-            parts.append(Text(f"{labels.label_for(part).text[:-1]}; left out; ref={ref}]"))
+            parts.append(Text(f"{media.label_for(part).text[:-1]}; left out; ref={ref}]"))
         else:
             # Of a result the original with the text may hold the media as well.
             is_result = isinstance(part, Text) and message.role is Role.TOOL
@@ -299,6 +292,6 @@ def _fits(sent: Sequence[SentMedia], payload_bytes: int, limits: MediaLimits, sh
 
 def _is_media(part: Part, message: Message) -> TypeGuard[Image | File | Opaque]:
     if isinstance(part, Opaque):
-        return labels.kind_of(part.block) in _OPAQUE_MEDIA
+        return media.kind_of(part.block) in _OPAQUE_MEDIA
     is_readable = isinstance(part, File) and part.text is not None
     return isinstance(part, Image | File) and not is_readable and message.role is not Role.ASSISTANT

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-from app.common.ids import ConversationId
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import (
     NO_SETTINGS,
@@ -149,7 +148,7 @@ class AgentRepository(ConfigurableRepository[Agent]):
         """Return one, or None; `lock` locks its row until the transaction ends."""
         statement, key = LOCK_AGENT if lock else FIND_AGENT, self._key(tenant_id, agent_id)
         row = await self._session.first(statement, **key)
-        return agent_from(row, self._settings_cache.defaults) if row is not None else None
+        return agent_from(row) if row is not None else None
 
     async def page(
         self, tenant_id: str, limit: int, before: tuple[Any, str] | None, bound: Bound = UNBOUNDED
@@ -159,7 +158,7 @@ class AgentRepository(ConfigurableRepository[Agent]):
         rows = await self._session.all(
             LIST_AGENTS, tenant_id=tenant_id, before=at, before_id=agent_id, **limits(limit, bound)
         )
-        return page_of(rows, lambda row: agent_from(row, self._settings_cache.defaults))
+        return page_of(rows, agent_from)
 
     async def set_cleared(self, tenant_id: str, agent_id: str, at: datetime) -> None:
         """Set the time of its last clear."""
@@ -254,9 +253,7 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         **others: Any,
     ) -> bool:
         """Create one with an empty log and its other columns; False when the key is taken."""
-        inherited = self._settings_cache.defaults.conversations
-        if agent is not None:
-            inherited = agent.rolling_window_seconds or 0
+        inherited = agent.rolling_window_seconds if agent is not None else None
         values = fields_of(settings) | _NO_OTHERS | others
         values |= {
             "metadata": metadata,
@@ -310,10 +307,10 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             return None
         return self._settings_cache.conversation_from(row, tenant_id, None, model)
 
-    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[ConversationId]:
+    async def ids_of_agent(self, tenant_id: str, agent_id: str) -> list[str]:
         """Return the ids of an agent's conversations."""
         rows = await self._session.all(IDS_OF_AGENT, tenant_id=tenant_id, agent_id=agent_id)
-        return [ConversationId(str(row["conversation_id"])) for row in rows]
+        return [str(row["conversation_id"]) for row in rows]
 
     async def remove(self, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; returns deleted rows by table."""

@@ -17,8 +17,7 @@ from app.conversations.schemas import (
     AgentItem,
     AgentPage,
     AgentPatch,
-    ClearedAgent,
-    ClearedConversation,
+    Cleared,
     ConversationCreate,
     ConversationPage,
     ConversationPatch,
@@ -43,7 +42,6 @@ from app.http.routing import (
     page_bound,
     paged,
     path_of,
-    public_id_of,
     services,
     tenant_of,
 )
@@ -160,18 +158,13 @@ async def get_conversation_version(
 @router.post("/v1/conversations/{conversation_id}/clear", summary="Clear a conversation")
 async def clear_conversation(
     request: Request, conversation_id: ConversationPath, body: NoFields | None = None
-) -> ClearedConversation:
+) -> Cleared:
     """Empty the active window of the conversation.
 
     Payloads no longer show earlier messages. Nothing is deleted: the transcript, search and
     snapshots still contain them. A summary and a running compaction of them are dropped.
     """
-    state = await services(request).conversations.clear(tenant_of(request), conversation_id)
-    return ClearedConversation(
-        conversation_id=public_id_of(request),
-        last_cleared_at=state.cleared_at,
-        head_seq=state.cleared_seq,
-    )
+    return await services(request).conversations.clear(tenant_of(request), conversation_id)
 
 
 @agents_router.post(
@@ -196,9 +189,8 @@ async def create_agent(request: Request, body: AgentCreate) -> Response:
 async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> AgentPage:
     """Return agents, newest first, without their sections, tools and policies."""
     before = cursors.decode_time(cursor, "agents") if cursor else None
-    page = await services(request).agents.list(
-        tenant_of(request), limit, before, page_bound(request)
-    )
+    async with services(request).database.session() as session:
+        page = await session.agents.page(tenant_of(request), limit, before, page_bound(request))
     next_cursor = None
     if page.has_more:
         next_cursor = cursors.encode("agents", page[-1].created_at.isoformat(), page[-1].agent_id)
@@ -247,14 +239,13 @@ async def get_agent_version(
 @agents_router.post("/v1/agents/{agent_id}/clear", summary="Clear an agent")
 async def clear_agent(
     request: Request, agent_id: AgentPath, body: NoFields | None = None
-) -> ClearedAgent:
+) -> Cleared:
     """Empty the active windows of all conversations of the agent.
 
     Payloads no longer show earlier messages. Nothing is deleted: transcripts, search and
     snapshots still contain them. Summaries and running compactions of them are dropped.
     """
-    cleared_at, count = await services(request).agents.clear(tenant_of(request), agent_id)
-    return ClearedAgent(agent_id=agent_id, last_cleared_at=cleared_at, conversations=count)
+    return await services(request).agents.clear(tenant_of(request), agent_id)
 
 
 def conversation_fields(request: Request, conversation: Conversation) -> dict[str, Any]:

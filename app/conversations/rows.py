@@ -12,11 +12,12 @@ from app.common import json_text
 from app.common.ids import MessageId
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import (
+    DEFAULT_AGENT_WINDOW_SECONDS,
+    NO_SETTINGS,
     Agent,
     Conversation,
     ConversationState,
     StoredSettings,
-    WindowDefaults,
     window_of,
 )
 from app.conversations.epochs import Epoch
@@ -92,7 +93,7 @@ def newest_message_at(conversation_id: str) -> str:
     )"""
 
 
-def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
+def agent_from(row: Any) -> Agent:
     """Return an agent from its row."""
     own_window = row["rolling_window_seconds"]
     return read(
@@ -100,7 +101,7 @@ def agent_from(row: Any, defaults: WindowDefaults) -> Agent:
         row,
         settings=read(StoredSettings, row),
         own_window=own_window,
-        rolling_window_seconds=window_of(own_window, defaults.agents),
+        rolling_window_seconds=window_of(own_window, DEFAULT_AGENT_WINDOW_SECONDS),
         cleared_at=row["last_cleared_at"],
     )
 
@@ -148,8 +149,7 @@ def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
 class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
-    def __init__(self, defaults: WindowDefaults, max_size: int = 1024) -> None:
-        self.defaults = defaults
+    def __init__(self, max_size: int = 1024) -> None:
         self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
 
     def get(
@@ -177,19 +177,19 @@ class SettingsCache:
             model_at = row.get("model_updated_at", cached.model_updated_at)
             cached = CachedSettings(conversation, cached.agent_updated_at, model_at)
         else:
-            conversation = conversation_from(row, self.defaults)
+            conversation = conversation_from(row)
             cached = CachedSettings(conversation, row["agent_updated_at"], row["model_updated_at"])
         self._cache[tenant_id, conversation.conversation_id, model] = cached
         return conversation
 
 
-def conversation_from(row: Any, defaults: WindowDefaults) -> Conversation:
+def conversation_from(row: Any) -> Conversation:
     """Return a conversation from a row with all of its settings."""
-    agent, default_window = StoredSettings(), defaults.conversations
+    agent, default_window = NO_SETTINGS, 0
     if row["agent_updated_at"] is not None:
         names = ("model", "policy", "sections", "tools")
         agent = StoredSettings(*(row[f"agent_{name}"] for name in names))
-        default_window = defaults.agents
+        default_window = DEFAULT_AGENT_WINDOW_SECONDS
     return read(
         Conversation,
         row,
@@ -222,35 +222,15 @@ def stored_message_from(row: Any) -> StoredMessage:
     )
 
 
-_LOG_ROW_COLUMNS = (
-    *("ids", "seqs", "roles", "row_tokens", "row_reasoning", "row_calls", "row_media"),
-    *("row_formats", "bodies", "outputs", "row_joins"),
-)
-
-
 def log_rows_from(row: Any) -> list[LogRow]:
-    """Return log rows from one array per column."""
+    """Return log rows from one array per field of `LogRow`."""
     if row["seqs"] is None:
         return []
-    columns = (row[name] for name in _LOG_ROW_COLUMNS)
-    return [
-        LogRow(
-            id=message_id,
-            seq=seq,
-            role=Role(role),
-            tokens=tokens,
-            reasoning_tokens=reasoning,
-            call_ids=tuple(json_text.loads(calls)) if calls else (),
-            has_media=media,
-            format=FormatName(name),
-            text=body,
-            stored_output=output,
-            joins=joins,
-        )
-        for message_id, seq, role, tokens, reasoning, calls, media, name, body, output, joins in (
-            zip(*columns, strict=True)
-        )
-    ]
+    calls = (tuple(json_text.loads(text)) if text else () for text in row["row_calls"])
+    numbers = row["row_tokens"], row["row_reasoning"]
+    texts = map(FormatName, row["row_formats"]), row["bodies"], row["outputs"]
+    columns = (*numbers, calls, row["row_media"], *texts, row["row_joins"])
+    return list(map(LogRow, row["ids"], row["seqs"], map(Role, row["roles"]), *columns))
 
 
 def entry_from(row: Any, *, pinned: bool = False) -> Entry:

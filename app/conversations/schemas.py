@@ -11,8 +11,8 @@ from pydantic import ConfigDict, Field, WrapValidator, create_model
 from app.common import json_text
 from app.common.answers import AnyObject
 from app.common.errors import ValidationError
+from app.conversations.compaction_receipt import Trigger
 from app.conversations.conversation import INHERIT, SettingsList, StoredSettings, stored_window
-from app.conversations.listing import LastCompaction
 from app.conversations.repository import Resource
 from app.environment import one_line
 from app.http.cursors import Page
@@ -31,7 +31,7 @@ from app.http.fields import (
 from app.models.budget import ContextBudget, Pressure
 from app.models.usage import MAX_DAYS
 from app.policy.policy import Group, Policy, merge
-from app.prompt.schemas import AnyTool, Sections, Tools
+from app.prompt.schemas import Sections, ToolObject, Tools
 from app.prompt.sections import PromptSection
 
 
@@ -88,7 +88,7 @@ class SettingsPatch(RequestSchema):
             own: dict[str, Any] = {}
             if self.policy is not None:
                 given = self.policy.model_dump(exclude_unset=True)
-                own = _without_empty_objects(merge(json_text.loads(settings.policy), given))
+                own = merge(json_text.loads(settings.policy), given)
             settings = replace(settings, policy=json_text.dumps(own))
         if "sections" in fields:
             sections = [section.model_dump(exclude_none=True) for section in self.sections]
@@ -119,13 +119,6 @@ class SettingsCreate(SettingsPatch):
             "metadata": json_text.dumps(self.metadata),
             "rolling_window_seconds": stored_window(self.rolling_window_seconds),
         }
-
-
-def _without_empty_objects(policy: dict[str, Any]) -> dict[str, Any]:
-    inner = (
-        (k, _without_empty_objects(v) if isinstance(v, dict) else v) for k, v in policy.items()
-    )
-    return {key: value for key, value in inner if value != {}}
 
 
 class _Expiring(RequestSchema):
@@ -176,7 +169,7 @@ class EffectiveSettings(ResponseSchema):
     """Its own sections of the system prompt."""
     sections_version: int
     """Version of the sections; 0 for none."""
-    tools: list[AnyTool]
+    tools: list[ToolObject]
     """Its own tools, as the caller gave them."""
     tools_version: int
     """Version of the tools; 0 for none."""
@@ -230,6 +223,17 @@ class ConversationItem(ListedSettings):
     """From then on it is answered as unknown, and soon deleted; null for never."""
 
 
+class LastCompaction(ResponseSchema):
+    """The newest compaction of a conversation."""
+
+    compaction_id: str
+    """Its id."""
+    created_at: datetime
+    """When it was applied."""
+    trigger: Trigger
+    """Why it ran."""
+
+
 class ConversationUsage(ResponseSchema):
     """How full the context window of a conversation is, and what it cost."""
 
@@ -251,17 +255,6 @@ class ListedConversation(ConversationItem):
 
     usage: ConversationUsage | None
     """With `include=usage`; null without it."""
-
-
-class ClearedConversation(ResponseSchema):
-    """A conversation that was cleared."""
-
-    conversation_id: str
-    """Id of the conversation."""
-    last_cleared_at: datetime
-    """Payloads show no message from before."""
-    head_seq: int
-    """Seq of the newest message that was cleared."""
 
 
 class ConversationPage(Page[ListedConversation]):
@@ -308,11 +301,9 @@ class AgentItem(ListedSettings):
     """When it was last cleared; when it was created if it never was."""
 
 
-class ClearedAgent(ResponseSchema):
-    """An agent whose conversations were cleared."""
+class Cleared(ResponseSchema):
+    """A conversation, or those of an agent, whose windows were emptied."""
 
-    agent_id: str
-    """Id of the agent."""
     last_cleared_at: datetime
     """Payloads show no message from before."""
     conversations: int

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
-from app.common.pages import UNBOUNDED, Bound, Page, Place
+from app.common.pages import UNBOUNDED, Bound, Place
 from app.conversations.budget_status import read_budgets, within
-from app.conversations.conversation import (
-    NO_SETTINGS,
-    Agent,
-    Conversation,
-    ConversationState,
-    SettingsList,
-)
-from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter
+from app.conversations.conversation import NO_SETTINGS, Agent, Conversation, SettingsList
+from app.conversations.listing import ConversationFilter
 from app.conversations.lookup import (
     free_key,
     get_agent,
@@ -37,12 +31,14 @@ from app.conversations.repository import ConfigurableRepository, Resource
 from app.conversations.schemas import (
     AgentCreate,
     AgentPatch,
+    Cleared,
     ConversationCreate,
     ConversationPatch,
     SettingsCreate,
     SettingsPatch,
 )
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.windows.service import clear_windows
 from app.policy.policy import Policy
 from app.repositories import Database, Repositories
 from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
@@ -91,6 +87,25 @@ class _ResourceService(ABC, Generic[Resource, _New]):
         async with self._database.session() as repositories:
             return await self._get(repositories, tenant_id, resource_id)
 
+    async def clear(self, tenant_id: str, resource_id: str) -> Cleared:
+        """Empty the active windows of all its conversations, and delete nothing.
+
+        Raises NotFound.
+        """
+        async with self._database.transaction() as repositories:
+            resource = await self._get(repositories, tenant_id, resource_id, lock=True)
+            now = self._now()
+            at = max(resource.cleared_at or now, now)
+            event = {"last_cleared_at": at.isoformat()}
+            ids = [resource.key]
+            if isinstance(resource, Agent):
+                event = {"agent_id": resource.agent_id, **event}
+                # None begins meanwhile: a creation waits for the lock of the agent.
+                ids = await repositories.conversations.ids_of_agent(tenant_id, resource_id)
+                await repositories.agents.set_cleared(tenant_id, resource_id, at)
+            count = await clear_windows(repositories, ids, at, json_text.dumps(event))
+        return Cleared(last_cleared_at=at, conversations=count)
+
     async def get_version(
         self, tenant_id: str, resource_id: str, kind: SettingsList, version: int
     ) -> str:
@@ -136,17 +151,6 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
 
     kind = "agent"
 
-    async def list(
-        self,
-        tenant_id: str,
-        limit: int,
-        before: tuple[datetime, str] | None,
-        bound: Bound = UNBOUNDED,
-    ) -> Page[Agent]:
-        """Return a page, newest first; `before` is the creation time and id to start after."""
-        async with self._database.session() as repositories:
-            return await repositories.agents.page(tenant_id, limit, before, bound)
-
     async def change(self, tenant_id: str, agent_id: str, patch: AgentPatch) -> Agent:
         """Change the fields that a patch names; raises NotFound or ValidationError."""
         async with self._database.transaction() as repositories:
@@ -155,22 +159,6 @@ class AgentService(_ResourceService[Agent, AgentCreate]):
             self._checked(patch, after.settings.policy)
             await repositories.agents.change(tenant_id, before, after)
             return await get_agent(repositories, tenant_id, agent_id)
-
-    async def clear(self, tenant_id: str, agent_id: str) -> tuple[datetime, int]:
-        """Empty the active windows of all its conversations, and delete nothing.
-
-        Returns when it was cleared, and the number of conversations. Raises NotFound.
-        """
-        async with self._database.transaction() as repositories:
-            agent = await get_agent(repositories, tenant_id, agent_id, lock=True)
-            now = self._now()
-            cleared_at = max(agent.cleared_at or now, now)
-            event = {"agent_id": agent_id, "last_cleared_at": cleared_at.isoformat()}
-            # No conversation of the agent begins meanwhile: a creation waits for its lock.
-            ids = await repositories.conversations.ids_of_agent(tenant_id, agent_id)
-            count = await repositories.windows.clear(ids, cleared_at, json_text.dumps(event))
-            await repositories.agents.set_cleared(tenant_id, agent_id, cleared_at)
-        return cleared_at, count
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table. Raises NotFound."""
@@ -213,9 +201,9 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
     async def list(
         self,
         tenant_id: str,
-        wanted: ConversationFilter = EVERY_CONVERSATION,
-        limit: int = 50,
-        before: Place | None = None,
+        wanted: ConversationFilter,
+        limit: int,
+        before: Place | None,
         bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
@@ -275,31 +263,23 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
                 await contexts.hide_compaction(conversation_id, before.state.view_version)
             return await self._get(repositories, tenant_id, conversation_id)
 
-    async def clear(self, tenant_id: str, conversation_id: str) -> ConversationState:
-        """Empty its active window, delete nothing, and return its state. Raises NotFound."""
-        async with self._database.transaction() as repositories:
-            await self._get(repositories, tenant_id, conversation_id, lock=True)
-            now = self._now()
-            event = json_text.dumps({"last_cleared_at": now.isoformat()})
-            await repositories.windows.clear([conversation_id], now, event)
-            return (await self._get(repositories, tenant_id, conversation_id, lock=True)).state
-
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; return rows by table. Raises NotFound."""
-
-        async def is_there(repositories: Repositories) -> bool:
-            await lock_conversation(repositories, tenant_id, conversation_id, None)
-            return True
-
-        return await self._remove_if(is_there, tenant_id, conversation_id)
+        async with self._database.transaction() as repositories:
+            await self._get(repositories, tenant_id, conversation_id, lock=True)
+            deleted = await repositories.conversations.remove(conversation_id)
+        await self._delete_objects(tenant_id, [conversation_id])
+        return deleted
 
     async def remove_expired(self, tenant_id: str, conversation_id: str) -> bool:
         """Delete it if its expiry has passed; return if it was deleted."""
-
-        async def is_expired(repositories: Repositories) -> bool:
-            return await lock_expired(repositories.session, conversation_id)
-
-        return bool(await self._remove_if(is_expired, tenant_id, conversation_id))
+        async with self._database.transaction() as repositories:
+            is_expired = await lock_expired(repositories.session, conversation_id)
+            if is_expired:
+                await repositories.conversations.remove(conversation_id)
+        if is_expired:
+            await self._delete_objects(tenant_id, [conversation_id])
+        return is_expired
 
     async def remove_tenant(self, tenant_id: str) -> Mapping[str, int]:
         """Delete everything of a tenant; return the numbers of rows by table [tenancy.delete].
@@ -329,20 +309,6 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
                     deleted = await session.session.run(DELETE[table], **some)
                 counts[table] += deleted
         return +counts
-
-    async def _remove_if(
-        self,
-        may_remove: Callable[[Repositories], Awaitable[bool]],
-        tenant_id: str,
-        conversation_id: str,
-    ) -> Mapping[str, int]:
-        """Delete it if this condition holds, which locks it; return rows by table."""
-        async with self._database.transaction() as repositories:
-            if not await may_remove(repositories):
-                return {}
-            deleted = await repositories.conversations.remove(conversation_id)
-        await self._delete_objects(tenant_id, [conversation_id])
-        return deleted
 
     async def _get(
         self, repositories: Repositories, tenant_id: str, resource_id: str, *, lock: bool = False

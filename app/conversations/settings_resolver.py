@@ -6,17 +6,16 @@ each distinct set of levels, whose texts are the key of the cache.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 from cachetools import LRUCache
 
 from app.blobs.preview import bounded_by_window
 from app.common import json_text
+from app.common.concurrency import in_thread_if
 from app.common.errors import ContextError, ContextLimitUnknown
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import Epoch, EpochStart
@@ -143,15 +142,14 @@ class SettingsResolver:
         with suppress(KeyError):  # get() would hash the large key twice as often
             return self._cache[key][0]
         plain = (*levels, 1.0, NO_REPORTS)
-        try:
-            resolved, size = self._cache[plain]
-        except KeyError:
+        resolved, size = self._cache.get(plain) or (None, 0)
+        if resolved is None:
             size = sum(len(level.sections) + len(level.tools) for level in (agent, own, given))
-            resolve = partial(self._resolve, conversation, request)
-            resolved = await asyncio.to_thread(resolve) if size > _INLINE_CHARS else resolve()
+            is_large = size > _INLINE_CHARS
+            resolved = await in_thread_if(is_large, self._resolve, conversation, request)
             size += _BASE_CHARS
             self._add(plain, resolved, size)
-        if factor != 1 or calibration != NO_REPORTS:
+        if key != plain:
             stored = conversation.model or self.default_model
             resolved = _calibrated(resolved, factor, calibration, stored)
             resolved = resolved.with_usual_deferral(given.format)

@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,7 +20,6 @@ from app.common import json_text
 from app.conversations.conversation import DEFAULT_AGENT_WINDOW_SECONDS, Conversation
 from app.conversations.messages.repository import named_calls
 from app.database.connections import Statement
-from app.database.sql import read
 from app.database.tables import NOT_EXPIRED
 from app.repositories import Database
 
@@ -53,42 +51,17 @@ ACTIVITIES = Statement(f"""
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """The time of a conversation's newest message, and the tools it waits for.
-
-    `own_id` is the id that its caller gave it, None if that is `conversation_id`.
-    """
-
-    conversation_id: str
-    metadata: str
-    newest_at: datetime
-    waits_for: tuple[str, ...] = ()
-    own_id: str | None = None
-
-
-def _activity_from(row: Any) -> Activity:
-    calls = named_calls(row["call_ids"], row["call_names"])
-    waits_for = tuple(name for key, name in calls.items() if key in row["open_calls"])
-    return read(Activity, row, waits_for=waits_for)
-
-
-def status_text(activities: Sequence[Activity], conversation_id: str) -> str | None:
-    """Return the text about the other conversations, newest first; None without any."""
-    others = [item for item in activities if item.conversation_id != conversation_id][:MAX_LISTED]
-    if not others:
-        return None
-    return "\n".join(("Other conversations of this agent:", *map(_line, others)))
-
-
-def _line(activity: Activity) -> str:
-    metadata = json_text.loads(activity.metadata)
-    name = _one_line(metadata, "title") or activity.own_id or activity.conversation_id
-    parts = [f"last message {activity.newest_at:%Y-%m-%d %H:%M} UTC"]
+def _line(row: Any) -> str:
+    """Return the line about a conversation."""
+    metadata = json_text.loads(row["metadata"])
+    name = _one_line(metadata, "title") or row["own_id"] or row["conversation_id"]
+    parts = [f"last message {row['newest_at']:%Y-%m-%d %H:%M} UTC"]
     if (status := _one_line(metadata, "status")) is not None:
         parts.insert(0, status)
-    if activity.waits_for:
-        parts.append(f"waiting for {', '.join(dict.fromkeys(activity.waits_for))}")
+    calls = named_calls(row["call_ids"], row["call_names"])
+    waits_for = dict.fromkeys(name for key, name in calls.items() if key in row["open_calls"])
+    if waits_for:
+        parts.append(f"waiting for {', '.join(waits_for)}")
     return f"- {name}: {'; '.join(parts)}"
 
 
@@ -100,12 +73,12 @@ def _one_line(metadata: Mapping[str, Any], name: str) -> str | None:
 
 
 class Statuses:
-    """Reads and caches the activities of agents' conversations."""
+    """Reads and caches the lines about agents' conversations."""
 
     def __init__(self, database: Database, now: Callable[[], datetime]) -> None:
         self._database = database
         self._now = now
-        self._cache: TTLCache[tuple[str, str], Sequence[Activity]]
+        self._cache: TTLCache[tuple[str, str], Mapping[str, str]]
         self._cache = TTLCache(_MAX_AGENTS, _CACHE_SECONDS, timer=lambda: now().timestamp())
 
     async def of(self, tenant_id: str, conversation: Conversation) -> str | None:
@@ -113,15 +86,16 @@ class Statuses:
         if conversation.agent_id is None:
             return None
         key = tenant_id, conversation.agent_id
-        activities = self._cache.get(key)
-        if activities is None:
+        lines = self._cache.get(key)
+        if lines is None:
             seconds = conversation.rolling_window_seconds or DEFAULT_AGENT_WINDOW_SECONDS
+            since = self._now() - timedelta(seconds=seconds)
             async with self._database.session() as session:
                 rows = await session.session.all(
-                    ACTIVITIES,
-                    tenant_id=tenant_id,
-                    agent_id=conversation.agent_id,
-                    since=self._now() - timedelta(seconds=seconds),
+                    ACTIVITIES, tenant_id=tenant_id, agent_id=conversation.agent_id, since=since
                 )
-            activities = self._cache[key] = [_activity_from(row) for row in rows]
-        return status_text(activities, conversation.conversation_id)
+            lines = self._cache[key] = {str(row["conversation_id"]): _line(row) for row in rows}
+        others = [line for id, line in lines.items() if id != conversation.conversation_id]
+        if not others:
+            return None
+        return "\n".join(("Other conversations of this agent:", *others[:MAX_LISTED]))

@@ -14,7 +14,6 @@ from app.common.errors import Problem, ValidationError
 from app.formats.anthropic import Anthropic
 from app.formats.base import Provider
 from app.formats.gemini import Gemini
-from app.formats.media import is_mcp
 from app.formats.message import FormatName
 from app.formats.openai_chat import OpenAIChat
 from app.formats.openai_responses import OpenAIResponses
@@ -42,21 +41,20 @@ _GROUPED = re.compile(r"(.*?)/(\d+)/output/(\d+)(.*)", re.DOTALL)
 
 def with_request_pointers(error: ValidationError) -> ValidationError:
     """Return an error about joined items with JSON pointers to the items of the request."""
-
-    def pointer_of(match: re.Match[str]) -> str:
-        return f"{match[1]}/{int(match[2]) + int(match[3])}{match[4]}"
-
-    problems = (
-        Problem(_GROUPED.sub(pointer_of, problem.pointer), problem.detail)
-        for problem in error.problems
-    )
+    problems: list[Problem] = []
+    for problem in error.problems:
+        pointer = problem.pointer
+        if found := _GROUPED.match(pointer):
+            pointer = f"{found[1]}/{int(found[2]) + int(found[3])}{found[4]}"
+        problems.append(Problem(pointer, problem.detail))
     return ValidationError(error.detail, problems=tuple(problems))
 
 
 def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
     """Raise ValidationError at a part of another format, which no payload could have."""
     for part_pointer, part in _parts(raw, pointer):
-        kind = part.get("type") if not is_mcp(part) else None
+        is_mcp = isinstance(part.get("data"), str)  # other formats have other fields for media
+        kind = None if is_mcp else part.get("type")
         owners = [item.name for item in PROVIDERS.values() if kind in item.part_types]
         if owners and format not in owners:
             named = " or ".join(owners)

@@ -24,7 +24,7 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.texts import sendable_json
-from app.formats import json_fields, labels, media
+from app.formats import json_fields, media
 from app.formats.base import AgentCall, BlockProvider, Original, System, SystemPrompt, without
 from app.formats.json_fields import Fields, Raw, Wire, camel, object_in
 from app.formats.media import PDF
@@ -125,7 +125,9 @@ class Gemini(BlockProvider):
             response = answer.object(self.result_key).raw
         fields = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
         block = json_fields.json_at({**result.raw, _RESPONSE: fields}, result.at)
-        parts: list[Part] = [Text(_response_text(response), block, self.name)]
+        key = _text_key(response)
+        text = response[key] if key else json_fields.compact(sendable_json(response))
+        parts: list[Part] = [Text(text if response else "", block, self.name)]
         if answer.get("parts") is not None:
             held = map(_camelled, answer.objects("parts"))
             parts += [self._parse_part(item, Role.TOOL) for item in held]
@@ -195,7 +197,7 @@ class Gemini(BlockProvider):
             case File():
                 return self._adapt_file(part)
             case Opaque() if message.role is Role.TOOL and not is_original:
-                return labels.label_for(part)
+                return media.label_for(part)
             case _:
                 return super()._adapt_part(part, message, ids)
 
@@ -214,7 +216,7 @@ class Gemini(BlockProvider):
         is_own = message.role is not Role.TOOL or _original_part(message) is not None
         if is_own or len(texts) < 2:
             return parts
-        return [labels.join_texts(texts), *(p for p in parts if not isinstance(p, Text))]
+        return [media.join_texts(texts), *(p for p in parts if not isinstance(p, Text))]
 
     def _has_no_id(self, call: ToolCall) -> bool:
         own = self.beside(call)
@@ -244,20 +246,18 @@ class Gemini(BlockProvider):
                 image = Image(media_type, file.data, block=file.block, format=file.format)
                 return self._adapt_image(image)
             if not (media_type == PDF or media_type.startswith(_FILE_TYPES)):
-                return labels.label_for(file)
+                return media.label_for(file)
             return file if media_type == file.media_type else replace(file, media_type=media_type)
-        if (document := labels.document_text(file)) is not None:
+        if (document := media.document_text(file)) is not None:
             return document
         if file.file_id is not None and file.format is self.name:
             return file
         if not media.is_web_url(file.url) or (file.url or "").startswith(_OWN_FILES):
-            return labels.label_for(file)
+            return media.label_for(file)
         is_image = media_type.startswith("image/")
         return self._adapt_image(Image(media_type, url=file.url)) if is_image else file
 
-    def sent_parts(
-        self, message: Message, accepts: Collection[str], *, replays: bool
-    ) -> list[Part]:
+    def sent_parts(self, message: Message, accepts: Sequence[str], *, replays: bool) -> list[Part]:
         """Leave out signatures as well as thoughts (rule 5)."""
         parts = super().sent_parts(message, accepts, replays=replays)
         return [
@@ -331,7 +331,7 @@ class Gemini(BlockProvider):
                 response.pop("id", None)
             return [{**_unsigned(original), _RESPONSE: response}]
         media_parts = self.apart(message)
-        label = [Text(labels.media_label(message))] if media_parts else []
+        label = [Text(media.media_label(message))] if media_parts else []
         response = {**identity, self.result_key: self._response_of(message)}
         return [{_RESPONSE: response}, *map(self._wire_part, (*label, *media_parts))]
 
@@ -339,7 +339,7 @@ class Gemini(BlockProvider):
         """Return the response object of an adapted tool message (rule 4)."""
         if (original := _original_part(message)) is not None:
             return original[_RESPONSE].get(self.result_key) or {}
-        return {"error" if message.is_error else "output": message.text or labels.MEDIA_FOLLOWS}
+        return {"error" if message.is_error else "output": message.text or media.MEDIA_FOLLOWS}
 
     def _extra_fields(self, part: Original, block: Raw) -> Wire:
         """Return the fields of a part, and those of its call or response."""
@@ -419,14 +419,6 @@ def _held(parts: Iterable[Raw], *names: str) -> list[Wire]:
 
 def _unsigned(part: Raw) -> Wire:
     return {key: item for key, item in part.items() if key != _SIGNATURE}
-
-
-def _response_text(response: Raw) -> str:
-    """Return a response as text: its only text, else the whole as JSON."""
-    if not response:
-        return ""
-    key = _text_key(response)
-    return response[key] if key is not None else json_fields.compact(sendable_json(response))
 
 
 def _text_key(response: Raw) -> str | None:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NoReturn
 
 from app.common.errors import ValidationError
@@ -22,13 +23,7 @@ Wire = dict[str, Any]
 MAX_DEPTH: Final = 100
 OBJECT: Final = (dict, Mapping)
 """The types of JSON objects. A check of an abstract type alone takes ten times as long."""
-_TYPES: Final = {
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    str: "a string",
-    Mapping: "an object",
-}
+_TYPES: Final = {str: "a string", bool: "a boolean", int | float: "a number", Mapping: "an object"}
 _SCALARS: Final = (str, int, float, type(None))
 CACHE_MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
 """Fields that mark a cache breakpoint."""
@@ -36,17 +31,9 @@ CACHE_MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
 
 def refuse_role(role: object, pointer: str, accepted: str) -> NoReturn:
     """Raise for a role that a format does not accept."""
-    if role == "function":
-        detail = 'role "function" is deprecated: send role "tool" with a tool_call_id'
-        raise ValidationError.at(f"{pointer}/role", detail)
-    raise ValidationError.at(f"{pointer}/role", f"role must be one of {accepted}")
-
-
-def object_at(value: object, pointer: str) -> Mapping[str, Any]:
-    """Read a JSON object."""
-    if not isinstance(value, OBJECT):
-        raise ValidationError.at(pointer, f"must be an object, not {json_type(value)}")
-    return value
+    is_old = role == "function"
+    hint = ': "function" is deprecated, send "tool" with a tool_call_id' if is_old else ""
+    raise ValidationError.at(f"{pointer}/role", f"role must be one of {accepted}{hint}")
 
 
 class Fields:
@@ -55,7 +42,9 @@ class Fields:
     __slots__ = ("at", "raw")
 
     def __init__(self, value: object, pointer: str) -> None:
-        self.raw = object_at(value, pointer)
+        if not isinstance(value, OBJECT):
+            raise ValidationError.at(pointer, f"must be an object, not {json_type(value)}")
+        self.raw: Raw = value
         self.at = pointer
 
     def error(self, key: str, detail: str) -> ValidationError:
@@ -92,8 +81,7 @@ class Fields:
 
     def filled_text(self, key: str) -> str:
         """Read a required string that may not be empty."""
-        value = self.text(key)
-        if not value:
+        if not (value := self.text(key)):
             raise self.error(key, "must not be empty")
         return value
 
@@ -113,12 +101,12 @@ class Fields:
             raise self.error(key, f"must be a boolean, not {json_type(value)}")
         return value
 
-    def json(self, *excluded: str) -> dict[str, Any]:
+    def json(self, *excluded: str) -> Wire:
         """Return the object without the excluded fields, checked by `json_at`."""
         fields = {key: item for key, item in self.raw.items() if key not in excluded}
         return json_at(fields, self.at)  # type: ignore[no-any-return]
 
-    def beside(self, format: FormatName, *known: str) -> dict[str, Any]:
+    def beside(self, format: FormatName, *known: str) -> Wire:
         """Return `block` and `format` of a part with the fields beside the known ones, if any.
 
         Cache breakpoints are no such fields: each payload places them itself.
@@ -127,7 +115,7 @@ class Fields:
         return {"block": block, "format": format} if block else {}
 
 
-def without_nulls(raw: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
+def without_nulls(raw: Raw, required: Sequence[str] = ()) -> Wire:
     """Leave out null fields, which SDKs write for absent ones and providers refuse.
 
     The `required` ones, which other SDK calls leave out where they are null, are there.
@@ -145,18 +133,15 @@ def json_at(value: object, pointer: str) -> Any:
         if any(isinstance(item, float) and not math.isfinite(item) for item in level):
             raise ValidationError.at(pointer, "numbers must be finite")
         held = (item for item in level if not isinstance(item, _SCALARS))
-        level = [
-            child
-            for item in held
-            for child in (item.values() if isinstance(item, OBJECT) else item)
-        ]
+        values = (item.values() if isinstance(item, OBJECT) else item for item in held)
+        level = list(chain.from_iterable(values))
     raise ValidationError.at(pointer, f"is nested deeper than {MAX_DEPTH} levels")
 
 
-def object_in(value: object, key: str) -> Mapping[str, Any]:
+def object_in(value: object, key: str) -> Raw:
     """Return the object in a field, an empty one where there is none or `value` is no object."""
     item = value.get(key) if isinstance(value, OBJECT) else None
-    return item if item is not None and isinstance(item, OBJECT) else {}
+    return item if isinstance(item, OBJECT) else {}
 
 
 def text_in(value: object, key: str) -> str:

@@ -1,30 +1,28 @@
 """Media as callers send them and as every provider reads them, and messages that can be sent.
 
-Clients append parts of MCP to a tool message as their server sent them [operation.no-fetch].
+Clients append parts of MCP to a tool message as their server sent them [operation.no-fetch]. A
+label is a short text in the place of content that a format cannot carry.
+
+1. A label has the type of the content and its most useful detail: a query, a title, a URL.
+2. Text of the assistant is not shortened: a refusal, the transcript of its audio.
+3. A label depends on the content alone, so the same content always has the same label
+   [neutral.same-bytes].
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from app.common.errors import ValidationError
 from app.common.texts import sendable, sendable_json
-from app.formats.json_fields import Fields, object_in, text_in
-from app.formats.message import (
-    File,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Reasoning,
-    Text,
-    ToolCall,
-    placeholder_for,
-)
+from app.formats.json_fields import OBJECT, Fields, Raw, camel, object_in, text_in
+from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Text, placeholder_for
+from app.formats.tools import sendable_id
 
 PDF: Final = "application/pdf"
 _BASE64: Final = re.compile(r"(?:[a-zA-Z0-9+/]*|[a-zA-Z0-9_-]*)={0,2}")
@@ -34,15 +32,12 @@ _SPACES: Final = b" \t\r\n\f\v"
 _LAST_DIGITS: Final = {2: b"AQgw", 3: b"AEIMQUYcgkosw048"}
 """The digits whose unused bits are zero, by the number of digits in the last group of four."""
 _MAGIC: Final = {
-    "iVBORw0KGgo": "image/png",
-    "/9j/": "image/jpeg",
-    "R0lGOD": "image/gif",
+    **{"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif"},
     "JVBERi": PDF,
 }
 _RIFF: Final = "UklGR"
-SAME_TYPES: Final = {
-    "image/jpg": "image/jpeg",
-    "image/pjpeg": "image/jpeg",
+_SAME_TYPES: Final = {
+    **dict.fromkeys(("image/jpg", "image/pjpeg"), "image/jpeg"),
     "image/x-png": "image/png",
 }
 
@@ -52,17 +47,12 @@ def strict_base64(data: str) -> str | None:
     if not data.isascii():
         return None
     raw = data.encode()
-    padding = raw.translate(None, _DIGITS)
-    if padding not in (b"", b"=", b"=="):
+    if raw.translate(None, _DIGITS) not in (b"", b"=", b"=="):
         raw = raw.translate(_TO_STANDARD, _SPACES)
-        padding = raw.translate(None, _DIGITS)
     digits = raw.rstrip(b"=")
-    if not digits or padding.strip(b"=") or len(raw) - len(digits) != len(padding):
+    if not digits or digits.translate(None, _DIGITS) or not _ends_well(digits):
         return None
-    if not _ends_well(digits):
-        return None
-    strict = (digits + b"=" * (-len(digits) % 4)).decode()
-    return data if strict == data else strict
+    return (digits + b"=" * (-len(digits) % 4)).decode()
 
 
 def is_base64(data: str) -> bool:
@@ -101,7 +91,6 @@ def is_web_url(url: str | None) -> bool:
 
 
 _MEDIA_TYPE = re.compile(r"[a-zA-Z0-9.+_-]{1,80}/[a-zA-Z0-9.+_-]{1,80}")
-_TYPES: Final = ("image", "audio", "resource", "resource_link")
 
 
 def media_type_of(media: Image | File) -> str | None:
@@ -114,8 +103,7 @@ def media_type_of(media: Image | File) -> str | None:
 
 def image_from_url(url: str, pointer: str, detail: str | None = None) -> Image:
     """Read an image URL; a data URL becomes an image by `data`, which all formats accept."""
-    inline = split_data_url(url)
-    if inline is None:
+    if (inline := split_data_url(url)) is None:
         return Image(url=url, detail=detail)
     media_type, data = inline
     if not data:
@@ -128,27 +116,15 @@ def url_of(media: Image | File) -> str | None:
     return media.url if media.data is None else f"data:{media.media_type};base64,{media.data}"
 
 
-def is_mcp(part: Mapping[str, Any]) -> bool:
-    """Return whether a part has the form of MCP: other formats have other fields for media."""
-    match part.get("type"):
-        case "image" | "audio":
-            return isinstance(part.get("data"), str)
-        case "resource":
-            return bool(text_in(object_in(part, "resource"), "uri"))
-        case "resource_link":
-            return bool(text_in(part, "uri"))
-        case _:
-            return False
-
-
 def read_mcp(part: Fields) -> Part | None:
     """Read a part of MCP as a neutral one; None for any other part."""
-    if part.get("type") not in _TYPES or not is_mcp(part.raw):
-        return None
-    if part.raw["type"] in ("image", "audio"):
+    kind, raw = part.get("type"), part.raw
+    if kind in ("image", "audio") and isinstance(raw.get("data"), str):
         return _media(part.optional_text("mimeType"), part.filled_text("data"), None)
-    held = object_in(part.raw, "resource") or part.raw
-    uri, name = text_in(held, "uri"), text_in(held, "title") or text_in(held, "name")
+    held = object_in(raw, "resource") if kind == "resource" else raw
+    if kind not in ("resource", "resource_link") or not (uri := text_in(held, "uri")):
+        return None
+    name = text_in(held, "title") or text_in(held, "name")
     media_type = text_in(held, "mimeType") or None
     if blob := text_in(held, "blob"):
         return _media(media_type, blob, name or uri)
@@ -188,35 +164,21 @@ def _is_blank(part: Part) -> bool:
     return False
 
 
-_CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {
-    Text: ("text", "block"),
-    ToolCall: ("name", "arguments", "block"),
-    Image: ("media_type", "data", "url", "detail", "block"),
-    File: ("media_type", "data", "url", "file_id", "text", "name", "block"),
-    Reasoning: ("text", "block"),
-    Opaque: ("block",),
-}
-
-
 def _clean_part(part: Part) -> Part:
     """Make a part sendable; a reasoning block that would change is dropped.
 
     Reasoning blocks are replayed byte for byte or left out.
     """
-    changes = {}
-    for name in _CLEANED_FIELDS[type(part)]:
-        value = getattr(part, name)
-        cleaned = sendable_json(value)
-        if cleaned is not value:
-            changes[name] = cleaned
+    values = ((name, getattr(part, name)) for name in part.__slots__ if name != "id")
+    cleaned = ((name, value, sendable_json(value)) for name, value in values)
+    changes = {name: new for name, value, new in cleaned if new is not value}
     if isinstance(part, Reasoning) and "block" in changes:
         return Reasoning(sendable(part.text))
     part = replace(part, **changes) if changes else part
     if not isinstance(part, Image | File):
         return part
-    data = part.data
-    if data is None and sniffed_type(part.url or ""):
-        data = part.url  # base64 in the place of a URL
+    is_data = part.data is None and sniffed_type(part.url or "")  # in the place of a URL
+    data = part.url if is_data else part.data
     return part if data is None else _with_data(part, data)
 
 
@@ -233,9 +195,9 @@ def _with_data(media: Image | File, data: str) -> Part:
         media_type, data = inline[0] or media_type, inline[1]
     if (strict := strict_base64(data)) is None:
         kind = "image" if isinstance(media, Image) else "file"
-        return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
+        return Text(f"[{kind}: unreadable data]")
     shown, declared = sniffed_type(strict), (media_type or "").lower()
-    if shown is not None and shown != SAME_TYPES.get(declared, declared):
+    if shown is not None and shown != _SAME_TYPES.get(declared, declared):
         if isinstance(media, Image) and shown == PDF:
             return File(shown, strict, block=media.block, format=media.format)
         is_image = isinstance(media, Image) or (media_type or "").startswith("image/")
@@ -245,3 +207,173 @@ def _with_data(media: Image | File, data: str) -> Part:
     if (media_type, strict, None) == (media.media_type, media.data, media.url):
         return media
     return replace(media, media_type=media_type, data=strict, url=None)
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+SYSTEM_LABEL: Final = "[System]"
+"""What precedes a system message where a format has none inside a conversation."""
+MEDIA_FOLLOWS: Final = "[media follows]"
+"""The text of a result that consists of media, which are sent apart."""
+MAX_DETAIL: Final = 200
+"""The maximum characters of a query, a title or an argument in a label."""
+MAX_SOURCES: Final = 5
+"""The maximum search results in a label."""
+
+_PURPOSES: Final = (
+    *("query", "queries", "url", "command", "code", "path", "pattern", "prompt"),
+    *("revised_prompt", "title", "input"),
+)
+"""Fields with the purpose of a call, the most useful first."""
+_OMITTED_FIELDS: Final = (
+    *("id", "type", "status", "container_id"),
+    *("result", "results", "output", "outputs"),
+)
+_RESULT_FIELDS: Final = ("text", "stdout", "output", "stderr", "error_code")
+_DETAILS: Final = ("refusal", "transcript", "format", "tool_name", "title", "source", "url")
+"""Fields that say what any other part is, the most useful first."""
+_NAMES: Final = {
+    **{"tool_reference": "tool", "input_image": "image", "video_url": "video"},
+    **{"input_video": "video", "input_audio": "audio", "output_audio": "audio"},
+}
+_RESULT: Final = re.compile("(_tool)?_(result|output|response)$")
+_GEMINI_PARTS: Final = (
+    *("executable_code", "code_execution_result", "tool_call", "tool_response"),
+    *("inline_data", "file_data"),
+)
+
+
+def labelled_result(message: Message) -> tuple[Part, ...]:
+    """Return a result as the user's text, where its call is not."""
+    label = Text(f"[result of tool call {sendable_id(message.tool_call_id or '')}]")
+    return label, *message.parts
+
+
+def media_label(message: Message) -> str:
+    """Return the text before the media of an adapted tool message, where they are sent apart."""
+    return f"[media from tool call {message.tool_call_id}]"
+
+
+def join_texts(texts: Sequence[Text]) -> Text:
+    """Join texts where a format has room for one."""
+    return Text("\n".join(text.text for text in texts))
+
+
+def image_label(image: Image) -> str:
+    """Return the label of an image."""
+    url = _web(image.url) if image.data is None else ""
+    return _label("image", url or image.media_type or "")
+
+
+def file_label(file: File) -> str:
+    """Return the label of a document."""
+    return _label("file", file.name or _web(file.url) or file.file_id or file.media_type or "")
+
+
+def document_text(file: File) -> Text | None:
+    """Return a plain text document as text, after its name; None for any other document."""
+    if file.text is None or not file.text.strip():
+        return None
+    return Text(f"{file_label(file)}\n{file.text}" if file.name else file.text)
+
+
+def label_for(part: Image | File | Opaque) -> Text:
+    """Return the label of a part that a format cannot carry."""
+    match part:
+        case Image():
+            return Text(image_label(part))
+        case File():
+            return Text(file_label(part))
+        case Opaque():
+            return Text(block_label(part.block))
+
+
+def kind_of(block: Raw) -> str:
+    """Return the type of a provider's block, by the provider's own name."""
+    kind = block.get("type")
+    if isinstance(kind, str) and kind:
+        return _short(kind, 64)
+    return next((kind for kind in _GEMINI_PARTS if block.get(camel(kind)) is not None), "part")
+
+
+def block_label(block: Raw) -> str:
+    """Return the label of a provider's block."""
+    kind = kind_of(block)
+    held = block.get(kind) or block.get(camel(kind))
+    held = held if isinstance(held, OBJECT) else block
+    if kind == "message":
+        return "\n".join(block_label(item) for item in _content_blocks(block))
+    if kind in ("server_tool_use", "mcp_tool_use"):
+        return _call_label(text_in(block, "name") or kind, block.get("input"))
+    if kind.endswith("_call") or kind == "executable_code":
+        arguments = held.get("action") or held.get("arguments") or held
+        return _call_label(kind if held is not block else kind.removesuffix("_call"), arguments)
+    if _RESULT.search(kind) and kind != "search_result":
+        return _result_label(_RESULT.sub("", kind), held)
+    if kind in ("inline_data", "file_data"):
+        media_type = text_in(held, "mimeType")
+        name = media_type.partition("/")[0]
+        return _label(name if name in ("image", "audio", "video") else "file", media_type)
+    source = object_in(block, "source")
+    places = [(each, key) for each in (held, block) for key in _DETAILS]
+    texts = (text_in(*place) for place in (*places, (block, "file_id"), (source, "file_id")))
+    detail = next(filter(None, texts), "")
+    if kind not in ("refusal", "audio", "input_audio", "output_audio"):
+        detail = _short(_web(detail), MAX_DETAIL)
+    label = _label(_NAMES.get(kind, kind), detail)
+    return "\n".join([label, *_texts(block.get("content")), *_texts(source.get("content"))])
+
+
+def _content_blocks(block: Raw) -> list[Raw]:
+    """Return the content of a message item of OpenAI Responses, else the block itself."""
+    content = block.get("content")
+    if block.get("type") != "message" or not isinstance(content, list):
+        return [block]
+    return [item for item in content if isinstance(item, Mapping) and kind_of(item) != "message"]
+
+
+def _label(kind: str, detail: str) -> str:
+    return f"[{kind}: {detail}]" if detail else f"[{kind}]"
+
+
+def _call_label(name: str, arguments: Any) -> str:
+    """Return a call with the argument that has its purpose, else with all arguments as JSON."""
+    fields: Raw = arguments if isinstance(arguments, Mapping) else {}
+    texts = (_joined(fields.get(key)) for key in _PURPOSES)
+    rest = {key: item for key, item in fields.items() if key not in _OMITTED_FIELDS}
+    detail = arguments if isinstance(arguments, str) else next(filter(str.strip, texts), "")
+    detail = _short(detail or (json.dumps(rest, ensure_ascii=False) if rest else ""), MAX_DETAIL)
+    return f'[{_short(name, 64)} call: "{detail}"]' if detail else f"[{_short(name, 64)} call]"
+
+
+def _joined(value: Any) -> str:
+    items = value if isinstance(value, list) else [value]
+    return ", ".join(item for item in items if isinstance(item, str))
+
+
+def _result_label(name: str, block: Raw) -> str:
+    """Return the sources in the result of a provider's own tool, else its text or its error."""
+    content = block.get("content", block)
+    found: list[str] = []
+    for item in (content if isinstance(content, list) else [content])[:MAX_SOURCES]:
+        source = " ".join(filter(None, (text_in(item, "title"), text_in(item, "url"))))
+        texts = (text_in(item, key) for key in _RESULT_FIELDS)
+        text = source or next(filter(None, texts), item if isinstance(item, str) else "")
+        found += [_short(text, MAX_DETAIL)] if text else []
+    return _label(f"{name} result", _short("; ".join(found), 3 * MAX_DETAIL))
+
+
+def _texts(value: Any) -> list[str]:
+    items = [{"text": value}] if isinstance(value, str) else value
+    texts = (text_in(item, "text") for item in (items if isinstance(items, list) else ()))
+    return [text for text in texts if text.strip()]
+
+
+def _web(url: str | None) -> str:
+    return "" if url is None or url[:5].lower() == "data:" else url
+
+
+def _short(text: str, max_chars: int) -> str:
+    """Return a text in one line of at most so many characters."""
+    line = " ".join(text[: max_chars * 4].split())
+    return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"

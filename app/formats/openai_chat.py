@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.texts import is_sendable
-from app.formats import json_fields, labels, media, reasoning
+from app.formats import json_fields, media, reasoning
 from app.formats.base import AgentCall, Original, Provider, System, SystemPrompt
 from app.formats.json_fields import Fields, Raw, Wire, object_in, text_in
 from app.formats.message import (
@@ -34,7 +34,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.tools import ToolDefinition, participant_name, wire_fields, with_own_ids
+from app.formats.tools import ToolDefinition, tool_name, wire_fields, with_own_ids
 
 MAX_TOOLS: Final = 128
 """The most tools in a request of OpenAI."""
@@ -93,14 +93,14 @@ class OpenAIProvider(Provider):
         if not (data := text_in(audio, "data")):
             return opaque
         if (strict := media.strict_base64(data)) is None:
-            return Text("[audio: unreadable data]", stands_for=("audio",))
+            return Text("[audio: unreadable data]")
         return replace(opaque, block={**opaque.block, "input_audio": {**audio, "data": strict}})
 
     def _adapt_image(self, image: Image) -> Image | Text:
         """Return an image with a media type and a detail of the format, or the label of one."""
         detail = image.detail if image.detail in self.details else None
         if image.data is None and not image.url:
-            return labels.label_for(image)
+            return media.label_for(image)
         media_type = image.media_type
         if image.data is not None:
             media_type = media.media_type_of(image) or "image/png"
@@ -113,11 +113,11 @@ class OpenAIProvider(Provider):
         if file.data is not None:
             media_type = media.media_type_of(file) or "application/octet-stream"
             if media_type.startswith(("audio/", "video/")):
-                return labels.label_for(file)
+                return media.label_for(file)
             if file.name and media_type == file.media_type:
                 return file
             return replace(file, name=file.name or "document", media_type=media_type)
-        return labels.document_text(file) or self._adapt_file_source(file)
+        return media.document_text(file) or self._adapt_file_source(file)
 
     @abstractmethod
     def _adapt_file_source(self, file: File) -> File | Text:
@@ -246,7 +246,8 @@ class OpenAIChat(OpenAIProvider):
         return ToolCall(call_id, name, arguments, block=block or None, format=format)
 
     def _sent_name(self, message: Message) -> str | None:
-        return message.name if message.role is Role.TOOL else participant_name(message.name or "")
+        name = message.name or ""
+        return message.name if message.role is Role.TOOL or tool_name(name) == name else None
 
     def _arranged(self, parts: list[Part], message: Message) -> list[Part]:
         """Leave out parts that are sent as fields; assistant content is one string.
@@ -262,23 +263,21 @@ class OpenAIChat(OpenAIProvider):
                 kept.append(part)
             elif (kind := part.block.get("type")) not in fields:
                 has_place = (kind in self.said_types) == is_assistant
-                kept.append(part if has_place else labels.label_for(part))
+                kept.append(part if has_place else media.label_for(part))
         texts = [part for part in kept if isinstance(part, Text)]
         if not is_assistant or len(texts) < 2 or any(isinstance(part, Opaque) for part in kept):
             return kept
         first = kept.index(texts[0])
         rest = [part for part in kept[first:] if not isinstance(part, Text)]
-        return [*kept[:first], labels.join_texts(texts), *rest]
+        return [*kept[:first], media.join_texts(texts), *rest]
 
     def _adapt_file_source(self, file: File) -> File | Text:
         is_own_url = file.url is not None and file.format is self.name
         if is_own_url or self.is_uploaded(file):  # routers take a URL as `file_data`
             return file
-        return labels.label_for(replace(file, name=None) if file.url else file)
+        return media.label_for(replace(file, name=None) if file.url else file)
 
-    def sent_parts(
-        self, message: Message, accepts: Collection[str], *, replays: bool
-    ) -> list[Part]:
+    def sent_parts(self, message: Message, accepts: Sequence[str], *, replays: bool) -> list[Part]:
         """Leave out reasoning, or what a model of its family does not require of it."""
         is_own = bool(accepts) and reasoning.family_of(message, self.name) in accepts
         parts: list[Part] = []
@@ -299,11 +298,11 @@ class OpenAIChat(OpenAIProvider):
         name = {"name": message.name} if message.name is not None else {}
         if message.role is Role.TOOL:
             texts = [part for part in message.parts if isinstance(part, Text)]
-            content = self._content(texts) if texts else labels.MEDIA_FOLLOWS
+            content = self._content(texts) if texts else media.MEDIA_FOLLOWS
             result = {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
             if not (apart := self.apart(message)):
                 return [result]
-            shown = self._content([Text(labels.media_label(message)), *apart])
+            shown = self._content([Text(media.media_label(message)), *apart])
             return [result, {"role": "user", "content": shown}]
         said = [part for part in message.parts if not isinstance(part, Reasoning | ToolCall)]
         rendered: Wire = {"role": message.role.value, "content": None}

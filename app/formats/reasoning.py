@@ -20,11 +20,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-from app.formats.json_fields import object_in, text_in
+from app.formats.json_fields import Raw, Wire, object_in, text_in
 from app.formats.message import FormatName, Message, Opaque, Part, Reasoning, ToolCall
 
 ANTHROPIC: Final = "anthropic"
@@ -72,11 +71,8 @@ _CARRIERS: Final = frozenset({*_TEXTS, *_LISTS, "extra_content", _LITELLM})
 _ID_SEPARATOR: Final = "__thought__"
 """Separates a call's id from its thought signature where LiteLLM joins them."""
 _DETAIL_FORMATS: Final = {
-    "anthropic": ANTHROPIC,
-    "google": GEMINI,
-    "openai": OPENAI,
-    "azure": OPENAI,
-    "xai": XAI,
+    **{"anthropic": ANTHROPIC, "google": GEMINI, "xai": XAI},
+    **{"openai": OPENAI, "azure": OPENAI},
 }
 
 
@@ -100,7 +96,7 @@ def binds_reasoning(model: str) -> bool:
     return found is not None and (int(found[1]), int(found[2] or 0)) >= _FIRST_BOUND
 
 
-def fields_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(raw: Raw) -> Wire:
     """Return the fields of an assistant message that carry its reasoning, unchanged."""
     if _CARRIERS.isdisjoint(raw):
         return {}
@@ -113,22 +109,19 @@ def fields_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     return fields | ({_LITELLM: litellm} if litellm else {})
 
 
-def _lists_in(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: raw[key] for key in _LISTS if raw.get(key) and _objects_in(raw, key) == raw[key]}
+def _lists_in(raw: Raw) -> Wire:
+    """Return the lists of objects that hold reasoning, without malformed ones."""
+    lists = {key: raw[key] for key in _LISTS if raw.get(key) and isinstance(raw[key], list)}
+    return {key: held for key, held in lists.items() if all(isinstance(i, dict) for i in held)}
 
 
-def _objects_in(raw: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    items = raw.get(key)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def call_fields_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+def call_fields_of(raw: Raw) -> Wire:
     """Return the fields of a tool call that carry its thought signature, unchanged.
 
     LiteLLM also joins the signature to the call's id, which may be replaced. Where the signature is
     nowhere else, it is put into the field that LiteLLM reads first.
     """
-    fields: dict[str, Any] = {}
+    fields: Wire = {}
     if _google_signature(raw):
         fields["extra_content"] = raw["extra_content"]
     if _litellm_signature(raw):
@@ -140,19 +133,18 @@ def call_fields_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def text_of(fields: Mapping[str, Any]) -> str:
+def text_of(fields: Raw) -> str:
     """Return the text of the reasoning in a message's fields."""
     for source in (fields, object_in(fields, _LITELLM)):
-        for key in _TEXTS:
-            if text := text_in(source, key):
-                return text
+        found = [text_in(source, key) for key in _TEXTS]
         for key in _LISTS:
             texts = (
                 text_in(item, "thinking") or text_in(item, "text") or text_in(item, "summary")
                 for item in source.get(key, ())
             )
-            if text := "\n".join(filter(None, texts)):
-                return text
+            found.append("\n".join(filter(None, texts)))
+        if text := next(filter(None, found), ""):
+            return text
     return ""
 
 
@@ -164,7 +156,7 @@ def family_of(message: Message, format: FormatName) -> str:
     return next((_family(part.block or {}) for part in own if isinstance(part, Reasoning)), "")
 
 
-def _family(fields: Mapping[str, Any]) -> str:
+def _family(fields: Raw) -> str:
     litellm = object_in(fields, _LITELLM)
     if _google_signature(fields) or not litellm.keys().isdisjoint(_SIGNATURES):
         return GEMINI
@@ -172,18 +164,18 @@ def _family(fields: Mapping[str, Any]) -> str:
     return next((family for item in items if (family := _maker(item)) != PLAIN), PLAIN)
 
 
-def _maker(item: Mapping[str, Any]) -> str:
+def _maker(item: Raw) -> str:
     """Return the family that made a thinking block or an item of `reasoning_details`."""
     name = text_in(item, "format").lower()
-    for prefix, family in _DETAIL_FORMATS.items():
-        if name.startswith(prefix):
-            return family
+    of_format = (family for start, family in _DETAIL_FORMATS.items() if name.startswith(start))
+    if family := next(of_format, ""):
+        return family
     if text_in(item, "signature") or item.get("type") == "redacted_thinking":
         return ANTHROPIC
     return SEALED if text_in(item, "data") else PLAIN
 
 
-def stand_in_fields(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+def stand_in_fields(fields: Raw) -> Wire | None:
     """Return what a call needs where these fields are left out: the stand-in of a signature
     [gemini.thought-signatures].
 
@@ -194,11 +186,11 @@ def stand_in_fields(fields: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"extra_content": {"google": {"thought_signature": STAND_IN_SIGNATURE}}}
 
 
-def _google_signature(raw: Mapping[str, Any]) -> str:
+def _google_signature(raw: Raw) -> str:
     return text_in(object_in(object_in(raw, "extra_content"), "google"), "thought_signature")
 
 
-def _litellm_signature(raw: Mapping[str, Any]) -> str:
+def _litellm_signature(raw: Raw) -> str:
     return text_in(object_in(raw, _LITELLM), "thought_signature")
 
 
@@ -206,10 +198,7 @@ def _litellm_signature(raw: Mapping[str, Any]) -> str:
 
 COMPACTION: Final = "compaction"
 """The type of these items and blocks."""
-CONTENT_KEYS: Final = {
-    FormatName.OPENAI_RESPONSES: "encrypted_content",
-    FormatName.ANTHROPIC: "content",
-}
+CONTENT_KEYS: Final = {"openai_responses": "encrypted_content", "anthropic": "content"}
 """The formats that have them, and the field without which one stands for nothing (rule 6)."""
 
 
@@ -220,10 +209,8 @@ def is_compaction(part: Part) -> bool:
 
 def last_compaction(message: Message) -> Reasoning | None:
     """Return the last part that stands for something, None without any."""
-    for part in reversed(message.parts):
-        if isinstance(part, Reasoning) and _content(part):
-            return part
-    return None
+    found = (part for part in message.parts if isinstance(part, Reasoning) and _content(part))
+    return next(iter(reversed(list(found))), None)
 
 
 def readable_summary(part: Reasoning) -> str:
@@ -252,10 +239,11 @@ def after_compaction(message: Message) -> Message | None:
     last = last_compaction(message)
     if last is None:
         return without_compactions(message)
-    index = next(index for index, part in enumerate(message.parts) if part is last)
-    calls = [part for part in message.parts[:index] if isinstance(part, ToolCall)]
-    after = [part for part in message.parts[index + 1 :] if not is_compaction(part)]
-    return message.with_parts([*calls, *after]) if calls or after else None
+    parts = list(message.parts)
+    index = next(at for at, part in enumerate(parts) if part is last)
+    calls = [part for part in parts[:index] if isinstance(part, ToolCall)]
+    left = calls + [part for part in parts[index + 1 :] if not is_compaction(part)]
+    return message.with_parts(left) if left else None
 
 
 def _content(part: Reasoning) -> str:
@@ -267,34 +255,26 @@ def _content(part: Reasoning) -> str:
 
 
 _CALLS: Final = {
-    "server_tool_use": "id",
-    "mcp_tool_use": "id",
+    **dict.fromkeys(("server_tool_use", "mcp_tool_use", "mcp_approval_request"), "id"),
     "program": "call_id",
-    "mcp_approval_request": "id",
 }
 """The types of calls, and the field of their ids."""
 _RESULTS: Final = {"program_output": "call_id", "mcp_approval_response": "approval_request_id"}
 
 
-def call_of(block: Mapping[str, Any]) -> str:
+def call_of(block: Raw) -> str:
     """Return the id of the call that a block is, empty for any other block."""
     if (key := _CALLS.get(text_in(block, "type"))) is not None:
         return text_in(block, key)
-    return text_in(object_in(block, "toolCall"), "id") or text_in(
-        object_in(block, "tool_call"), "id"
-    )
+    return text_in(block.get("toolCall", block.get("tool_call")), "id")
 
 
-def result_of(block: Mapping[str, Any]) -> str:
+def result_of(block: Raw) -> str:
     """Return the id of the call that a block is the result of, empty for any other block."""
     kind = text_in(block, "type")
-    if kind.endswith("_tool_result"):
-        return text_in(block, "tool_use_id")
-    if (key := _RESULTS.get(kind)) is not None:
+    if key := "tool_use_id" if kind.endswith("_tool_result") else _RESULTS.get(kind):
         return text_in(block, key)
-    return text_in(object_in(block, "toolResponse"), "id") or text_in(
-        object_in(block, "tool_response"), "id"
-    )
+    return text_in(block.get("toolResponse", block.get("tool_response")), "id")
 
 
 def waiting_calls(message: Message) -> tuple[tuple[str, ...], tuple[str, ...]]:

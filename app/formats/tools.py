@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
@@ -30,16 +29,18 @@ from app.common.errors import ValidationError
 from app.common.json_text import MESSAGE_LIMITS
 from app.common.texts import sendable, sendable_json
 from app.formats import json_fields
+from app.formats.json_fields import Raw, Wire
 from app.formats.message import OPENAI_FORMATS, FormatName, Part, ToolCall
 
-NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+Ids = Mapping[str, str]
+"""The ids to send by the ids of calls."""
+NO_IDS: Final[Ids] = MappingProxyType({})
 TOOL_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _NUMBER = re.compile(r"#\d+$")
-_INVALID: Final = object()
 _LIMITS: Final = replace(MESSAGE_LIMITS, bytes=4 * 2**20)
 """As long as the longest text of a message."""
 
@@ -63,7 +64,7 @@ _SNAKE_KEYS: Final = {
 }
 _RUN_BY_CLIENT: Final = re.compile(
     r"(bash|text_editor|computer|memory)_20\d{6}"
-    r"|computer|computer_use|computer_use_preview|local_shell|shell|apply_patch"
+    r"|computer|computer_use(_preview)?|local_shell|shell|apply_patch"
 )
 _OWN_NAMES: Final = ("server_label", "mcp_server_name", "name")
 _GATEWAY: Final = "openrouter:"
@@ -72,7 +73,8 @@ _SCHEMA_KEYS = (
     *("parameters", "input_schema", "inputSchema"),
     *("parametersJsonSchema", "parameters_json_schema"),
 )
-_VALUES_NOT_SCHEMAS = ("enum", "const", "default", "example", "examples", "required")
+
+
 ToolCategory = Literal["builtin", "mcp", "skill"]
 
 
@@ -86,10 +88,10 @@ class ToolDefinition:
 
     name: str
     description: str
-    parameters: Mapping[str, Any]
+    parameters: Raw
     category: ToolCategory = "builtin"
     strict: bool | None = None
-    hosted: Mapping[str, Any] | None = None
+    hosted: Raw | None = None
     format: FormatName | None = None
 
     def is_taken_by(self, format: FormatName) -> bool:
@@ -97,7 +99,7 @@ class ToolDefinition:
         is_gateway = self.format is FormatName.OPENAI_CHAT and format in OPENAI_FORMATS
         return is_gateway or self.format in (None, format)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Wire:
         """Return it as JSON: a hosted tool as it was given, a function by its fields."""
         if self.hosted is not None:
             return dict(self.hosted)
@@ -105,7 +107,10 @@ class ToolDefinition:
         return {name: getattr(self, name) for name in names}
 
 
-def parse_tool(raw: Mapping[str, Any], pointer: str) -> ToolDefinition:
+Tools = Sequence[ToolDefinition]
+
+
+def parse_tool(raw: Raw, pointer: str) -> ToolDefinition:
     """Read a tool definition of OpenAI Chat, OpenAI Responses, Anthropic, MCP or Gemini.
 
     Each may have a `category`, too. Raises `ValidationError` at the field that is wrong.
@@ -140,14 +145,14 @@ def _name(fields: json_fields.Fields) -> str:
     return name
 
 
-def tool_from(record: Mapping[str, Any]) -> ToolDefinition:
+def tool_from(record: Raw) -> ToolDefinition:
     """Read a definition back from `ToolDefinition.record`."""
     is_hosted = _hosted_format(record) is not None
     return parse_tool(record, "") if is_hosted else ToolDefinition(**record)
 
 
 def tools_of(
-    tools: Sequence[ToolDefinition], format: FormatName
+    tools: Tools, format: FormatName
 ) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
     """Return the tools that a format has, and the kinds of the hosted tools of other formats."""
     taken = tuple(tool for tool in tools if tool.is_taken_by(format))
@@ -155,16 +160,15 @@ def tools_of(
     return taken, tuple(_hosted_kind(raw) for raw in others if raw is not None)
 
 
-def _parameters(body: json_fields.Fields) -> Mapping[str, Any]:
+def _parameters(body: json_fields.Fields) -> Raw:
     key = next((key for key in _SCHEMA_KEYS if body.get(key) is not None), None)
-    schema: Mapping[str, Any] = body.object(key).json() if key is not None else {}
+    schema: Raw = body.object(key).json() if key is not None else {}
     if schema.get("type") == "OBJECT":
         schema = _lower_types(schema)
     if schema.get("type", "object") != "object":
         raise body.error(f"{key}/type", 'the parameters of a tool must have type "object"')
-    if "type" in schema and "properties" in schema:
-        return schema
-    return {"type": "object", "properties": {}} | dict(schema)
+    has_both = "type" in schema and "properties" in schema
+    return schema if has_both else {"type": "object", "properties": {}} | dict(schema)
 
 
 def _lower_types(value: Any) -> Any:
@@ -173,36 +177,31 @@ def _lower_types(value: Any) -> Any:
         return [_lower_types(item) for item in value]
     if not isinstance(value, Mapping):
         return value
-    lowered = dict(value)
-    for key, item in value.items():
-        if key == "type" and item in _GEMINI_TYPES:
-            lowered[key] = item.lower()
-        elif key not in _VALUES_NOT_SCHEMAS or isinstance(item, Mapping):
-            lowered[key] = _lower_types(item)
-    return lowered
+    return {
+        key: item.lower() if key == "type" and item in _GEMINI_TYPES else _lower_types(item)
+        for key, item in value.items()
+    }
 
 
-def wire_fields(
-    tool: ToolDefinition, schema_key: str, *, strict: bool | None = None
-) -> dict[str, Any]:
+def wire_fields(tool: ToolDefinition, schema_key: str, *, strict: bool | None = None) -> Wire:
     """Render the fields of all formats: name, description, and the schema by its key."""
     described = {"description": sendable(tool.description)} if tool.description else {}
     fields = {"name": tool.name, **described, schema_key: sendable_json(tool.parameters)}
     return fields if strict is None else fields | {"strict": strict}
 
 
-def hosted_definition(raw: Mapping[str, Any]) -> dict[str, Any]:
+def hosted_definition(raw: Raw) -> Wire:
     """Return a hosted tool as it is sent (rule 2)."""
     sent = {key: value for key, value in raw.items() if key not in ("category", "cache_control")}
     return sendable_json(sent)  # type: ignore[no-any-return]
 
 
-def is_run_by_client(raw: Mapping[str, Any]) -> bool:
+def is_run_by_client(raw: Raw) -> bool:
     """Whether a hosted tool is defined by its provider, and run by the caller."""
     return _RUN_BY_CLIENT.fullmatch(_hosted_kind(raw)) is not None
 
 
-def _hosted_format(raw: Mapping[str, Any]) -> FormatName | None:
+def _hosted_format(raw: Raw) -> FormatName | None:
     """Return the format of a hosted tool, None for any other definition (rule 1)."""
     kind = raw.get("type")
     if kind is None:
@@ -216,15 +215,13 @@ def _hosted_format(raw: Mapping[str, Any]) -> FormatName | None:
     return FormatName.ANTHROPIC if is_anthropic else FormatName.OPENAI_RESPONSES
 
 
-def _hosted_kind(raw: Mapping[str, Any]) -> str:
+def _hosted_kind(raw: Raw) -> str:
     """Return the type of a hosted tool; of Gemini's, its keys."""
-    kind = raw.get("type")
-    if isinstance(kind, str):
-        return kind
-    return "+".join(sorted(_SNAKE_KEYS[key] for key in raw if key in _SNAKE_KEYS))
+    of_gemini = "+".join(sorted(_SNAKE_KEYS[key] for key in raw if key in _SNAKE_KEYS))
+    return json_fields.text_in(raw, "type") or of_gemini
 
 
-def _hosted_name(raw: Mapping[str, Any], format: FormatName) -> str:
+def _hosted_name(raw: Raw, format: FormatName) -> str:
     """Return the name of a hosted tool, by which another definition replaces it (rule 3)."""
     name = raw.get("name")
     if format is FormatName.ANTHROPIC and isinstance(name, str):
@@ -259,41 +256,25 @@ def unnumbered(call_id: str) -> str:
 
 def own_id(call_id: str, taken: Container[str]) -> str:
     """Return the id of a call beside others: a number is added to an id that is `taken`."""
-    numbered = (f"{call_id}#{number}" for number in count(2))
-    return next(id for id in chain((call_id,), numbered) if id not in taken)
+    numbered = chain((call_id,), (f"{call_id}#{number}" for number in count(2)))
+    return next(id for id in numbered if id not in taken)
 
 
 def with_own_ids(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Return the parts of a message, of whose calls each has an id of its own."""
-    found: list[Part] = []
+    found = list(parts)
     taken: set[str] = set()
-    for part in parts:
+    for index, part in enumerate(found):
         if isinstance(part, ToolCall):
             call_id = own_id(part.id, taken)
             taken.add(call_id)
-            found.append(part if call_id == part.id else replace(part, id=call_id))
-        else:
-            found.append(part)
+            found[index] = part if call_id == part.id else replace(part, id=call_id)
     return tuple(found)
 
 
 def tool_name(name: str) -> str:
     """Return the name of a called tool in a form that every provider accepts [anthropic.sizes]."""
     return name if _NAME.fullmatch(name) else _NOT_IN_NAME.sub("_", name[:64]) or "tool"
-
-
-def participant_name(name: str) -> str | None:
-    """Return a participant's name in a form that OpenAI accepts, None where it has none.
-
-    Accents are left out. A name with letters that no ASCII letter stands for has no such form.
-    """
-    if _NAME.fullmatch(name):
-        return name
-    folded = unicodedata.normalize("NFKD", name)
-    if any(char.isalnum() and not char.isascii() for char in folded):
-        return None
-    ascii_name = "".join(filter(str.isascii, folded))[:64]
-    return _NOT_IN_NAME.sub("_", ascii_name).strip("_") or None
 
 
 def is_json(text: str) -> bool:
@@ -304,15 +285,15 @@ def is_json(text: str) -> bool:
     try:
         json_fields.json_at(json_text.loads_within(text, _LIMITS, orjson.loads), "")
     except orjson.JSONDecodeError:
-        return _read_json(text) is not _INVALID
+        return bool(_read_json(text))
     except (json_text.ExceedsLimits, ValidationError):
         return False
     return True
 
 
-def arguments_object(text: str) -> dict[str, Any] | None:
+def arguments_object(text: str) -> Wire | None:
     """Parse arguments that are a JSON object; None for any others."""
-    value = _read_json(text) if text.lstrip()[:1] == "{" else None
+    value = next(iter(_read_json(text)), None) if text.lstrip()[:1] == "{" else None
     return value if isinstance(value, dict) else None
 
 
@@ -339,8 +320,10 @@ def wrapped_arguments(text: str) -> str:
     return json_fields.compact({"arguments": text}) if text.strip() else "{}"
 
 
-def _read_json(text: str) -> Any:
+def _read_json(text: str) -> list[Any]:
+    """Return the value of a text in a list, which is empty where it is no strict JSON."""
     try:
-        return json_fields.json_at(json_text.loads_within(text, _LIMITS, json_text.loads_exact), "")
+        value = json_text.loads_within(text, _LIMITS, json_text.loads_exact)
+        return [json_fields.json_at(value, "")]
     except (ValueError, ValidationError):
-        return _INVALID
+        return []

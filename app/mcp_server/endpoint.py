@@ -3,7 +3,7 @@
 1. `/mcp` and `/mcp/` accept POST only. They are stateless: there is no session to GET or DELETE,
    and any process answers any request [agent-tools.mcp].
 2. The first request imports the SDK, in a thread [operation.lazy-imports].
-3. A client is bound to one conversation by its URL or by a header. An unbound client passes the
+3. A client is bound to one conversation by a header or by its URL. An unbound client passes the
    conversation in each call.
 """
 
@@ -26,7 +26,6 @@ from app.common.json_text import MAX_MESSAGE_VALUES, StructureLimits
 from app.environment import missing
 from app.http.bodies import CLIENT_CLOSED_REQUEST, WireRequest, require_json, require_structure
 from app.http.errors import answer_error, answer_unexpected
-from app.mcp_server.binding import conversation_of
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -42,12 +41,7 @@ class McpEndpoint:
     A call is cancelled after `deadline_seconds`.
     """
 
-    def __init__(
-        self,
-        version: str,
-        max_body_bytes: int,
-        deadline_seconds: float,
-    ) -> None:
+    def __init__(self, version: str, max_body_bytes: int, deadline_seconds: float) -> None:
         self._version = version
         self._max_body_bytes = max_body_bytes
         self._deadline_seconds = deadline_seconds
@@ -74,7 +68,6 @@ class McpEndpoint:
         """Handle a request."""
         request = WireRequest(scope, receive)
         try:
-            conversation_of(request)
             require_json(request)
             body = await request.read_body(min(MAX_BYTES, self._max_body_bytes))
             if needed := missing("mcp", "mcp"):

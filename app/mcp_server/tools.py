@@ -12,6 +12,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import unquote
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -37,7 +38,6 @@ from app.context.tool_calls import ToolCallResult
 from app.formats.message import FormatName
 from app.http.errors import answer_error, answer_unexpected
 from app.http.routing import call_with_key, services, tenant_of
-from app.mcp_server.binding import CONVERSATION, conversation_of
 from app.prompt.agent_tools import AGENT_TOOLS, AgentTool, Parameter
 
 INSTRUCTIONS: Final = (
@@ -47,9 +47,11 @@ INSTRUCTIONS: Final = (
 )
 UNEXPECTED: Final = "Internal error; see the log of the service"
 
+_CONVERSATION, CONVERSATION_HEADER = "conversation_id", "Context-Conversation-Id"
+"""The argument of an unbound client and URL parameter of a bound one, and the header for that."""
 _CUT_CHARS = MAX_CHARS + 1  # a text that is cut is too long for an id
 _STATE_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
-_CONVERSATION = Parameter(CONVERSATION, "string", "Id of the conversation.", minimum=1)
+_ARGUMENT = Parameter(_CONVERSATION, "string", "Id of the conversation.", minimum=1)
 
 _Context = ServerRequestContext[Any, Request]
 
@@ -59,6 +61,10 @@ def manager_of(
 ) -> StreamableHTTPSessionManager:
     """Return the SDK's stateless server with JSON responses; its `run` is entered once."""
 
+    async def list_tools(context: _Context, _: PaginatedRequestParams | None) -> ListToolsResult:
+        is_unbound = _bound_to(_request_of(context)) is None
+        return ListToolsResult(tools=[_listed(tool, is_unbound) for tool in AGENT_TOOLS.values()])
+
     async def call_tool(context: _Context, params: CallToolRequestParams) -> CallToolResult:
         return await _call(_request_of(context), params, deadline_seconds)
 
@@ -67,9 +73,10 @@ def manager_of(
         version=version,
         title="Context Service",
         instructions=INSTRUCTIONS,
-        on_list_tools=_list_tools,
+        on_list_tools=list_tools,
         on_call_tool=call_tool,
-        get_tool_input_schema=_no_schema,
+        # No schema: so the SDK does not compare arguments with headers.
+        get_tool_input_schema=lambda _name: None,
     )
     # The service has its own spans; the SDK names spans by client input.
     server.middleware.clear()
@@ -80,10 +87,11 @@ def manager_of(
     )
 
 
-async def _list_tools(context: _Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
-    return ListToolsResult(
-        tools=_UNBOUND if conversation_of(_request_of(context)) is None else _BOUND
-    )
+def _bound_to(request: Request) -> str | None:
+    """Return the conversation of a bound client, None for an unbound one."""
+    # A header holds ASCII only: its id is percent-encoded like that of a path.
+    header = request.headers.get(CONVERSATION_HEADER)
+    return request.query_params.get(_CONVERSATION) if header is None else unquote(header)
 
 
 async def _call(
@@ -107,14 +115,14 @@ async def _call(
 async def _call_tool(
     request: Request, tool: AgentTool, arguments: dict[str, Any]
 ) -> CallToolResult:
-    bound = conversation_of(request)
+    bound = _bound_to(request)
     if bound is not None:
         return await _execute(request, tool, bound, arguments)
     tool_arguments = dict(arguments)
-    named = tool_arguments.pop(CONVERSATION, None)
+    named = tool_arguments.pop(_CONVERSATION, None)
     if not isinstance(named, str):
         takes = ", ".join(item.usage for item in _unbound(tool).parameters)
-        return _failed(f"{tool.name} was not run: {CONVERSATION} is required. It takes {takes}.")
+        return _failed(f"{tool.name} was not run: {_CONVERSATION} is required. It takes {takes}.")
     try:
         return await _execute(request, tool, named, tool_arguments)
     except NotFound as error:
@@ -154,17 +162,13 @@ def _request_of(context: _Context) -> Request:
     return context.request
 
 
-def _no_schema(_name: str) -> None:
-    """Return no schema, so that the SDK does not compare arguments with headers."""
-
-
 def _unbound(tool: AgentTool) -> AgentTool:
     """Return a tool for unbound clients."""
-    return replace(tool, parameters=(_CONVERSATION, *tool.parameters))
+    return replace(tool, parameters=(_ARGUMENT, *tool.parameters))
 
 
-def _listed(tool: AgentTool) -> Tool:
-    definition = tool.definition
+def _listed(tool: AgentTool, is_unbound: bool) -> Tool:
+    definition = (_unbound(tool) if is_unbound else tool).definition
     title = tool.name.replace("_", " ").capitalize()
     return Tool(
         name=definition.name,
@@ -179,7 +183,3 @@ def _listed(tool: AgentTool) -> Tool:
             open_world_hint=False,
         ),
     )
-
-
-_BOUND = [_listed(tool) for tool in AGENT_TOOLS.values()]
-_UNBOUND = [_listed(_unbound(tool)) for tool in AGENT_TOOLS.values()]

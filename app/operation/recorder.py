@@ -44,7 +44,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from app.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.conversations.compaction_receipt import CompactResult
+from app.conversations.compaction_receipt import CompactResult, Observer
 from app.database.connections import PoolState
 from app.models.usage import Completion, Gateway, ModelCall
 from app.tenancy.api_keys import bearer_of
@@ -105,7 +105,7 @@ class _Measured:
     outcome: str
 
 
-class Telemetry:
+class Telemetry(Observer):
     """Metrics of one app or worker."""
 
     def __init__(self, version: str = "0", token: str | None = None) -> None:

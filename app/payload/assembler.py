@@ -25,105 +25,49 @@
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
-from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 from app.common import json_text
-from app.conversations.messages.row import LogRow
+from app.conversations.messages.row import LogRow, joined_row
 from app.conversations.view import ProviderItem
-from app.formats import reasoning
-from app.formats.base import Provider
-from app.formats.message import NO_RESULT, Message, Reasoning, Role, Text
+from app.formats import LOG_PROVIDER, media, reasoning
+from app.formats.json_fields import Raw, Wire
+from app.formats.message import LOG_FORMAT, NO_RESULT, Message, Reasoning, Role, Text
 from app.formats.openai_responses import CONFIGURATION, is_configuration
+from app.formats.tools import sendable_id, short_id
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
     count_reasoning,
     count_replayed,
+    count_sealed,
     count_visible,
     counts_as_stored,
     media_overhead,
 )
-from app.payload.call_groups import CallGroups, may_have_compaction
+from app.payload.items import (
+    MAX_BREAKPOINTS,
+    BreakpointPosition,
+    PayloadItems,
+    ShownMessages,
+    StablePoint,
+    may_have_compaction,
+)
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
 _CONFIGURATION = f'"{CONFIGURATION}"'.encode()
-BREAKPOINT_INTERVAL = 15
-"""Blocks between fixed breakpoints; Anthropic looks back 20 blocks from a breakpoint."""
-MAX_BREAKPOINTS = 4
-"""How many cache breakpoints providers take in a payload."""
-
-
-class BreakpointPosition(NamedTuple):
-    """Where a cache breakpoint may be: an item, a byte in it, and the tokens up to there."""
-
-    item_index: int
-    byte_offset: int
-    tokens: int
-
-
-class StablePoint(NamedTuple):
-    """The number of stable items after a row, and the breakpoints then, newest first."""
-
-    stable_items: int
-    breakpoints: tuple[BreakpointPosition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadItems:
-    """The messages of a payload as the provider's items; the first `stable_items` never change.
-
-    Each of the `wire_items` is the JSON of one item. The last `tail_items` are replaced by the next
-    build. `tokens` counts the history without summary, opening and tail; `sealed_tokens` of them
-    are of reasoning and sealed text. `breakpoints` are the positions for cache breakpoints, newest
-    first. `mentions` are the agent tools that the items name, `references` the tools that search
-    results refer to, and `not_carried` the types of content that labels stand for.
-    """
-
-    wire_items: list[bytes]
-    stable_items: int
-    tokens: int
-    sealed_tokens: int
-    summary_tokens: int
-    prefix_digest: str
-    rendered_through: int
-    has_calls: bool
-    breakpoints: tuple[BreakpointPosition, ...] = ()
-    mentions: tuple[str, ...] = ()
-    references: tuple[str, ...] = ()
-    tail_items: int = 0
-    opening_tokens: int = 0
-    tail_tokens: int = 0
-    not_carried: tuple[str, ...] = ()
-
-
-def breakpoint_json(provider: Provider) -> bytes:
-    """Return the JSON that makes a block a breakpoint."""
-    return b"," + json_text.dump_payload(provider.marked({}))[1:-1]
-
-
-class MisplacedBreakpoint(ValueError):
-    """A cache breakpoint would not stand at the end of a block."""
-
-
-def with_breakpoints(item: bytes, breakpoint_json: bytes, byte_offsets: Collection[int]) -> bytes:
-    """Return an item with a breakpoint at each of these offsets, the ends of its blocks."""
-    for offset in sorted(byte_offsets, reverse=True):
-        if item[offset : offset + 1] != b"}":
-            raise MisplacedBreakpoint(f"No block of the item ends at byte {offset}")
-        item = item[:offset] + breakpoint_json + item[offset:]
-    return item
 
 
 @dataclass(eq=False)
-class Assembler(CallGroups):
+class Assembler(ShownMessages, ABC):
     """Renders rows into the items of one payload, and counts their `tokens`."""
 
     open_items: ClassVar[int] = 0
@@ -143,12 +87,24 @@ class Assembler(CallGroups):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._used_ids: set[str] = set()
+        self._open_calls: dict[str, str] = {}  # the id to send, by call id
+        self._answer: list[LogRow] = []  # the messages with these calls, not put yet
+        self._replaced_ids: dict[str, str] = {}  # of the calls in them
+        self._has_result = False  # whether one has come for these calls
+        self._late_results: dict[tuple[str, int], LogRow] = {}  # by id of the call and its seq
+        self._expected: dict[str, LogRow] = {}  # the late ones of the open calls
+        self._placed: set[int] = set()  # the late ones next to their calls
+        self._late_texts: list[LogRow] = []  # those that wait for the end of a call group
+        self._has_first_message = False
+        self._seqs: list[int] = []  # of the rows so far
+        self._item_counts: list[int] = []  # how many items there were with each
         self._stable_items: list[bytes] = []
         self._hash = hashlib.sha256()
         self._summary_texts = self.view.summary_texts()
-        self._calls: dict[str, Mapping[str, Any]] = {}  # fields of rendered calls, by sent id
+        self._calls: dict[str, Raw] = {}  # fields of rendered calls, by sent id
         self._sent_ids: dict[str, str] = {}  # by the id to send: that in the rendered call
-        self._apart: list[dict[str, Any]] = []  # what follows the results of the open group
+        self._apart: list[Wire] = []  # what follows the results of the open group
         self._item_ids: set[str] = set()
         self._has_opening = False
         self._has_item = self.view.sent_item is None
@@ -185,11 +141,18 @@ class Assembler(CallGroups):
         part = reasoning.last_compaction(row.message())
         if part is None or part.block is None:
             return
-        tokens_before = self.tokens
-        self._put(Role.ASSISTANT, [dict(part.block)], item.tokens)
-        self.summary_tokens += self.tokens - tokens_before
-        self.tokens = tokens_before
+        block = dict(part.block)
+        self.summary_tokens += self._tokens_of(
+            lambda: self._put(Role.ASSISTANT, [block], item.tokens)
+        )
         self._has_first_message = True
+
+    def _tokens_of(self, put: Callable[[], None]) -> int:
+        """Add something whose tokens are not those of the history, and return them."""
+        before = self.tokens
+        put()
+        added, self.tokens = self.tokens - before, before
+        return added
 
     def _add_rows_before_item(self) -> None:
         rows, self._rows_before_item, self._has_item = self._rows_before_item, [], True
@@ -268,9 +231,126 @@ class Assembler(CallGroups):
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
         has_item = may_have_compaction(row) and reasoning.last_compaction(row.message())
-        if has_item:  # nothing shows what it stands for
-            self._not_carried[reasoning.COMPACTION] = None
-        self._put_note(WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE)
+        self._put_notes([WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE])
+
+    # --- call groups ------------------------------------------------------------------------------
+
+    def expect(self, rows: Sequence[LogRow]) -> None:
+        """Take note of results that come late in these rows, which are added afterwards."""
+        called: dict[str, tuple[int, int]] = {}  # the seqs of the call and of its group
+        group_seq = 0
+        for row in rows:
+            if row.seq > self.view.late_through:
+                break
+            if row.role is not Role.TOOL:
+                group_seq = group_seq if row.joins else row.seq
+                called |= dict.fromkeys(row.call_ids, (row.seq, group_seq))
+                continue
+            seq, of_group = called.pop(row.call_ids[0], (0, group_seq))
+            if of_group != group_seq:
+                self._late_results[row.call_ids[0], seq] = row
+
+    def _goes_on(self, row: LogRow) -> bool:
+        """Whether a message that belongs to the call group before can stand in it."""
+        repeats = not self._open_calls.keys().isdisjoint(row.call_ids)
+        is_next = self._has_result or row.role is Role.USER or repeats
+        return row.joins and not (self._open_calls and is_next)
+
+    def _add_tool_row(self, row: LogRow) -> None:
+        if row.call_ids[0] in self._open_calls:
+            self._put_answer()
+            self._has_result = True
+            self._add_result(row, self._open_calls.pop(row.call_ids[0]))
+        elif row.seq not in self._placed:
+            self._late_texts.append(row)
+            if not self._waits:
+                self._end_group()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether results have to come before any text."""
+        return bool(self._open_calls)
+
+    def _end_group(self) -> None:
+        """End the last call group: what comes now does not belong to it."""
+        self._close_calls()
+
+    def _close_calls(self) -> None:
+        """Answer the open calls: by late results, or by the note that there is none."""
+        self._put_answer()
+        for call_id, wire_id in self._open_calls.items():
+            if (late := self._expected.get(call_id)) is not None:
+                self._placed.add(late.seq)
+                self._add_result(late, wire_id)
+            else:
+                self._put_result(wire_id)
+        self._open_calls.clear()
+        self._expected.clear()
+        self._has_result = False
+        self._finish_group()
+        if not self._waits:
+            rows, self._late_texts = self._late_texts, []
+            for row in rows:
+                self._put_late_text(row)
+
+    def _put_answer(self) -> None:
+        """Put the messages of the assistant with the open calls, as one."""
+        rows, self._answer = self._answer, []
+        if not rows:
+            return
+        self._put_row(rows[0] if len(rows) == 1 else joined_row(rows), self._replaced_ids)
+        self._replaced_ids = {}
+        for index in range(bisect_left(self._seqs, rows[0].seq), len(self._seqs)):
+            self._item_counts[index] = self._item_count
+
+    def _put_late_text(self, row: LogRow) -> None:
+        """Put a result as text of the user, where it came."""
+        if self._is_cleared(row):
+            shown = Message(Role.TOOL, (Text(self._placeholder(row)),))
+        else:
+            shown = self._message_with_media(row)
+        shown = replace(shown, tool_call_id=row.call_ids[0])
+        message = LOG_PROVIDER.adapt(Message(Role.USER, media.labelled_result(shown)))
+        tokens = count_visible(message, self.count)
+        text = json_text.dump_payload(LOG_PROVIDER.wire(message))
+        user = LogRow(row.id, row.seq, Role.USER, tokens, 0, (), True, LOG_FORMAT, text)
+        self._has_first_message = True
+        self._put_row(user, {})
+        self.costs_by_seq[row.seq] = tokens
+
+    def _add_message(self, row: LogRow) -> None:
+        for call_id in row.call_ids:
+            wire_id = self._unique_id(call_id)
+            self._open_calls[call_id] = wire_id
+            self._replaced_ids |= replaced_id(call_id, wire_id)
+            if (late := self._late_results.get((call_id, row.seq))) is not None:
+                self._expected[call_id] = late
+        self._answer.append(row)
+        if not (self.provider.joins_answers and self._open_calls):
+            self._put_answer()
+
+    def _unique_id(self, call_id: str) -> str:
+        """Return the id to send: valid, unique in the payload, the original where possible."""
+        form = short_id if reasoning.MISTRAL in self.view.reasoning_of else self.provider.call_id
+        wire_id, number = form(call_id), 1
+        while wire_id in self._used_ids:
+            number += 1
+            wire_id = form(f"{call_id}\0{number}")
+        self._used_ids.add(wire_id)
+        return wire_id
+
+    def _add_result(self, row: LogRow, wire_id: str) -> None:
+        if self._is_cleared(row):
+            self._put_result(wire_id, self._placeholder(row))
+        else:
+            self._put_row(row, self._result_ids(row.call_ids[0], wire_id))
+        if not self._open_calls:
+            self._finish_group()
+
+    def _result_ids(self, call_id: str, wire_id: str) -> dict[str, str]:
+        return replaced_id(call_id, wire_id)
+
+    # --- items ------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Render what follows the last row: a summary of everything before."""
@@ -290,16 +370,15 @@ class Assembler(CallGroups):
 
     def point_at(self, seq: int) -> StablePoint | None:
         """Return the point that a payload up to this seq reached, None before the first row."""
-        index = bisect_right(self._seqs, seq) - 1
-        if index < 0:
+        if (index := bisect_right(self._seqs, seq)) == 0:
             return None
-        stable_items, position_count, fixed_count, _, _ = self._counts[index]
+        stable_items, position_count, fixed_count, _, _ = self._counts[index - 1]
         return StablePoint(stable_items, self._breakpoints(position_count, fixed_count))
 
     def tokens_at(self, seq: int) -> tuple[int, int]:
         """Return the tokens of the history up to this seq, and those of them that are sealed."""
-        index = bisect_right(self._seqs, seq) - 1
-        return self._counts[index][3:] if index >= 0 else (0, 0)
+        index = bisect_right(self._seqs, seq)
+        return self._counts[index - 1][3:] if index else (0, 0)
 
     def seq_of(self, item_index: int) -> int | None:
         """Return the seq of the last row in this item, None for what stands before all rows."""
@@ -328,32 +407,30 @@ class Assembler(CallGroups):
         if self._has_opening:
             return
         self._has_opening = True
-        tokens_before, had_first_message = self.tokens, self._has_first_message
-        for text in self.opening.texts:
-            self._put_note(text, as_system=self.opening.as_system)
+        had_first_message = self._has_first_message
+        self.opening_tokens = self._tokens_of(
+            lambda: self._put_notes(self.opening.texts, as_system=self.opening.as_system)
+        )
         if self.opening.as_system and self.provider.takes_system:
             # The conversation still has to begin with the user.
             self._has_first_message = had_first_message
-        self.opening_tokens = self.tokens - tokens_before
-        self.tokens = tokens_before
 
     def _put_summary(self) -> None:
         texts, self._summary_texts = self._summary_texts, ()
         self._end_group()
-        tokens_before = self.tokens
-        for text in texts:
-            self._put_note(text, as_system=self.view.summary_as_system)
-        self.summary_tokens += self.tokens - tokens_before
-        self.tokens = tokens_before
+        self.summary_tokens += self._tokens_of(
+            lambda: self._put_notes(texts, as_system=self.view.summary_as_system)
+        )
         # Every payload of this view that has the last row before the summary has the summary too.
         self._record_point(self._seqs[-1] if self._seqs else 0)
 
-    def _put_note(self, text: str, *, as_system: bool = False) -> None:
-        """Add a text of the service, as the system's or the user's."""
-        self._has_first_message = True
+    def _put_notes(self, texts: Sequence[str], *, as_system: bool = False) -> None:
+        """Add texts of the service, as the system's or the user's."""
         role = Role.SYSTEM if as_system and self.provider.takes_system else Role.USER
-        pieces = self.provider.render(Message(role, (Text(text),)))
-        self._put(role, pieces, MESSAGE_OVERHEAD + self.count(text))
+        for text in texts:
+            self._has_first_message = True
+            pieces = self.provider.render(Message(role, (Text(text),)))
+            self._put(role, pieces, MESSAGE_OVERHEAD + self.count(text))
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         stored, accepts = self._message(row), self.view.reasoning_of
@@ -364,56 +441,53 @@ class Assembler(CallGroups):
         shown = self.provider.for_payload(message, ids, replays=replays, accepts=accepts)
         shown = self.provider.without_repeated_ids(shown, self._item_ids)
         shown, pieces = self._rendered(shown)
-        self._record_content(shown)
+        self.sealed_tokens += count_sealed(shown, self.format, self.count)
         self._keep_calls(row, shown, self.provider.rendered_calls(pieces))
-        is_stored = not (ids or row.has_media or self._is_rewritten(row)) and message is stored
-        if is_stored and self._counts_as_stored(row, message, shown):
-            tokens = row.tokens
-        else:
-            tokens = self._counted(shown, pieces)
-        reasoning = row.reasoning_tokens if is_own else 0
-        reasoning = count_replayed(reasoning, stored, shown, self.count, self.format)
-        reasoning += self._completed(row, pieces)
-        tokens = self._record_cost(row, tokens, reasoning)
+        is_stored = (
+            not (ids or row.has_media or self._is_rewritten(row) or self._is_reshaped(shown))
+            and message is stored
+            and not (self.provider.names_family and row.reasoning_tokens)  # which is apart
+            and counts_as_stored(message, shown, self.format)
+        )
+        tokens = row.tokens if is_stored else self._counted(shown, pieces)
+        replayed = row.reasoning_tokens if is_own else 0
+        replayed = count_replayed(replayed, stored, shown, self.count, self.format)
+        replayed += self._completed(row, pieces)
+        tokens = self._record_cost(row, tokens, replayed)
         if row.role is Role.TOOL:
             self._put_tool_result(shown.tool_call_id or "", pieces, tokens)
         else:
             self._put(row.role, pieces, tokens)
 
     def _put_result(self, wire_id: str, text: str = NO_RESULT) -> None:
+        """Answer a call with a text, by default with the note that it has no result."""
         message = Message(Role.TOOL, (Text(text),), self._sent_ids.get(wire_id, wire_id))
         shown, pieces = self._rendered(message)
-        tokens = self._counted(shown, pieces)
-        self._put_tool_result(shown.tool_call_id or "", pieces, tokens)
+        self._put_tool_result(shown.tool_call_id or "", pieces, self._counted(shown, pieces))
 
-    def _rendered(self, shown: Message) -> tuple[Message, list[dict[str, Any]]]:
+    def _rendered(self, shown: Message) -> tuple[Message, list[Wire]]:
         """Render a message; what its call decides about a result is in the one returned."""
         call = self._calls.get(shown.tool_call_id or "")
         shown = self.provider.linked(shown, call)
         return shown, self.provider.render(shown, call)
 
-    def _counts_as_stored(self, row: LogRow, message: Message, shown: Message) -> bool:
-        if self.provider.is_reshaped(self._calls.get(shown.tool_call_id or "")):
-            return False
-        has_apart = self.provider.names_family and row.reasoning_tokens
-        return not has_apart and counts_as_stored(message, shown, self.format)
+    def _is_reshaped(self, shown: Message) -> bool:
+        return self.provider.is_reshaped(self._calls.get(shown.tool_call_id or ""))
 
-    def _counted(self, shown: Message, pieces: Sequence[dict[str, Any]]) -> int:
+    def _counted(self, shown: Message, pieces: Sequence[Wire]) -> int:
         """Count a rendered message. Some types of results have no place for texts."""
-        if self.provider.is_reshaped(self._calls.get(shown.tool_call_id or "")):
+        if self._is_reshaped(shown):
             (shown,) = self.provider.parse(pieces[0], "")
         overhead = media_overhead(self.format, shown, self.count)
         return count_visible(shown, self.count, self.format) + overhead
 
-    def _keep_calls(
-        self, row: LogRow, shown: Message, rendered: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def _keep_calls(self, row: LogRow, shown: Message, rendered: Sequence[Raw]) -> None:
         """Remember what the results of rendered calls have to know."""
         for call_id, call, fields in zip(row.call_ids, shown.calls, rendered, strict=False):
             self._calls[call.id] = fields
             self._sent_ids[self._open_calls.get(call_id, "")] = call.id
 
-    def _put_tool_result(self, call_id: str, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
+    def _put_tool_result(self, call_id: str, pieces: Sequence[Wire], tokens: int) -> None:
         """Add a result; what is sent apart from it, and counted with it, waits."""
         self._put(Role.TOOL, pieces[:1], tokens)
         self._apart += pieces[1:]
@@ -421,20 +495,19 @@ class Assembler(CallGroups):
     def _finish_group(self) -> None:
         apart, self._apart = self._apart, []
         if apart:  # which the results' counts include
-            self._put(
-                Role.USER, apart, 0 if self.provider.sends_apart_message else MESSAGE_OVERHEAD
-            )
+            overhead = 0 if self.provider.sends_apart_message else MESSAGE_OVERHEAD
+            self._put(Role.USER, apart, overhead)
 
     def _prepared(self, message: Message) -> Message:
         """Return a stored message with what this payload cannot show replaced."""
         return message
 
-    def _completed(self, row: LogRow, pieces: Sequence[dict[str, Any]]) -> int:
+    def _completed(self, row: LogRow, pieces: Sequence[Wire]) -> int:
         """Complete a rendered message by what its model demands; return the added tokens."""
         return 0
 
     @abstractmethod
-    def _put(self, role: Role, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
+    def _put(self, role: Role, pieces: Sequence[Wire], tokens: int) -> None:
         """Add the pieces of a message; `tokens` has the overhead of one."""
 
     def items(self, tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
@@ -462,9 +535,13 @@ class Assembler(CallGroups):
             tail_items=tail_items,
             opening_tokens=self.opening_tokens,
             tail_tokens=tail_tokens,
-            not_carried=tuple(closed._not_carried),
         )
 
     @abstractmethod
     def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
         """Return all items and their tokens, how many are the tail's, and the tokens of it."""
+
+
+def replaced_id(call_id: str, wire_id: str) -> dict[str, str]:
+    """Map a call's id, as in the log and as in its chat item, to another id to send."""
+    return {call_id: wire_id, sendable_id(call_id): wire_id} if wire_id != call_id else {}

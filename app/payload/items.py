@@ -1,382 +1,244 @@
-"""The assemblers of the formats: those whose neighbours of a role share an item, and others.
+"""What a payload consists of: messages as a view shows them, and the items they become.
 
-1. In formats of blocks an item is closed when a message of the other role comes. The open one may
-   grow, so it is never stable; its content stays where it is. Nor is an item stable that has a call
-   of the provider without a result, or comes after one.
-2. In other formats every message is an item of its own or several. An item never changes, so all of
-   them are stable.
-3. Cache breakpoints are at the last block from the log, and at every `BREAKPOINT_INTERVAL`th block
-   before. The latter never move, so that an earlier payload differs only near its end.
+Messages are shown cleared, shortened, without media or compactions. The rules are those of the
+assembler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from app.blobs.preview import READ_LINES, placeholder
+from app.blobs.stored_output import StoredOutput, inline_output, message_ref, without_tool_names
 from app.common import json_text
 from app.conversations.messages.row import LogRow
-from app.conversations.partial_messages import media_in
-from app.conversations.view import WHOLE
-from app.formats import labels
-from app.formats.base import BlockProvider
-from app.formats.message import Message, Opaque, Part, Role, Text
-from app.formats.reasoning import BLANK_REASONING, DEMANDING, call_of, result_of, text_of
-from app.models.tokens import MESSAGE_OVERHEAD, count_json, count_visible
-from app.payload.assembler import BREAKPOINT_INTERVAL, CONTINUE_NOTE, Assembler, BreakpointPosition
-from app.payload.call_groups import may_have_media
-from app.prompt.sections import DynamicTexts
+from app.conversations.partial_messages import (
+    MEDIA_WORDS,
+    SentMedia,
+    media_in,
+    shortened_preview,
+    without_media,
+)
+from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
+from app.conversations.view import View
+from app.formats import reasoning
+from app.formats.base import Provider
+from app.formats.message import EMPTY_MESSAGE, Message, Part, Role, Text, ToolCall
+from app.models.tokens import CountText, signed_parts
+from app.policy.policy import AGENT_TOOL_NAMES
+from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
-USER = "user"
-"""The role that users and tool results share."""
-_ITEM_END = b"]}"
-_NOT_CACHEABLE = ("thinking", "redacted_thinking", "compaction")
-_TOOL_USE = b'{"type":"tool_use"'
-_CACHEABLE = ("input_text", "input_image", "input_file")
-_AFTER_LAST_PART_BYTES = len("}]}")
+BREAKPOINT_INTERVAL = 15
+"""Blocks between fixed breakpoints; Anthropic looks back 20 blocks from a breakpoint."""
+MAX_BREAKPOINTS = 4
+"""How many cache breakpoints providers take in a payload."""
+_COMPACTION_TYPE = f'"{reasoning.COMPACTION}"'.encode()
 
 
-class MergingAssembler(Assembler):
-    """Renders rows into items of alternating roles."""
+class BreakpointPosition(NamedTuple):
+    """Where a cache breakpoint may be: an item, a byte in it, and the tokens up to there."""
 
-    provider: BlockProvider
-    open_items = 1
+    item_index: int
+    byte_offset: int
+    tokens: int
+
+
+class StablePoint(NamedTuple):
+    """The number of stable items after a row, and the breakpoints then, newest first."""
+
+    stable_items: int
+    breakpoints: tuple[BreakpointPosition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadItems:
+    """The messages of a payload as the provider's items; the first `stable_items` never change.
+
+    Each of the `wire_items` is the JSON of one item. The last `tail_items` are replaced by the next
+    build. `tokens` counts the history without summary, opening and tail; `sealed_tokens` of them
+    are of reasoning and sealed text. `breakpoints` are the positions for cache breakpoints, newest
+    first. `mentions` are the agent tools that the items name, `references` the tools that search
+    results refer to.
+    """
+
+    wire_items: list[bytes]
+    stable_items: int
+    tokens: int
+    sealed_tokens: int
+    summary_tokens: int
+    prefix_digest: str
+    rendered_through: int
+    has_calls: bool
+    breakpoints: tuple[BreakpointPosition, ...] = ()
+    mentions: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    tail_items: int = 0
+    opening_tokens: int = 0
+    tail_tokens: int = 0
+
+
+def breakpoint_json(provider: Provider) -> bytes:
+    """Return the JSON that makes a block a breakpoint."""
+    return b"," + json_text.dump_payload(provider.marked({}))[1:-1]
+
+
+class MisplacedBreakpoint(ValueError):
+    """A cache breakpoint would not stand at the end of a block."""
+
+
+def with_breakpoints(item: bytes, breakpoint_json: bytes, byte_offsets: Collection[int]) -> bytes:
+    """Return an item with a breakpoint at each of these offsets, the ends of its blocks."""
+    for offset in sorted(byte_offsets, reverse=True):
+        if item[offset : offset + 1] != b"}":
+            raise MisplacedBreakpoint(f"No block of the item ends at byte {offset}")
+        item = item[:offset] + breakpoint_json + item[offset:]
+    return item
+
+
+def placeholder_of(row: LogRow, *, names_tool: bool = True) -> str:
+    """Return the placeholder of a cleared tool result."""
+    output = _output_of(row)
+    return placeholder(output.ref_in(row.id, row.seq).id, output.byte_size, named=names_tool)
+
+
+def _output_of(row: LogRow) -> StoredOutput:
+    """Return how a row shows its tool result, whole by default."""
+    return row.output or inline_output(row.message())
+
+
+@dataclass(eq=False)
+class ShownMessages:
+    """Reads rows as messages of one payload, and counts them.
+
+    Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it would
+    name if it could.
+    `defined_tools` are the tools that the payload defines, `references` those of them that a search
+    result refers to. `opening` is the dynamic text before the history.
+    """
+
+    provider: Provider
+    view: View
+    count: CountText
+    mentionable_tools: Collection[str] = frozenset(AGENT_TOOL_NAMES)
+    opening: DynamicTexts = NO_DYNAMIC_TEXTS
+    defined_tools: Collection[str] = frozenset()
+    mentions: set[str] = field(default_factory=set, init=False)
+    references: set[str] = field(default_factory=set, init=False)
+    sealed_tokens: int = field(default=0, init=False)
+    """Those of the tokens that are of reasoning and sealed text."""
+    costs_by_seq: dict[int, int] = field(default_factory=dict, init=False)
+    """The tokens of messages whose items cost another number than their stored count."""
+    media: list[SentMedia] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self._role = ""
-        self._blocks: list[bytes] = []
-        self._closed: list[tuple[str, list[bytes]]] = []  # items that are not stable yet
-        self._open_item_bytes = 0  # without `_ITEM_END`
-        self._blocks_since_fixed = 0
+        self.format = self.provider.name
+        self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
 
-    def _put(self, role: Role, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
-        self._put_blocks(self.provider.role_of(role), pieces, tokens - MESSAGE_OVERHEAD)
+    def _is_cleared(self, row: LogRow) -> bool:
+        return row.tokens > MAX_PLACEHOLDER_TOKENS and self.view.clears_result(row.seq)
 
-    def _put_blocks(self, role: str, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
-        """Add blocks; `tokens` counts them without the overhead of an item."""
-        if role != self._role:
-            self._close_item()
-            self._role = role
-            self._open_item_bytes = len(self._item_start(role))
-            self.tokens += MESSAGE_OVERHEAD
-        self.tokens += tokens
-        for piece in pieces:
-            block = json_text.dump_payload(piece)
-            self._open_item_bytes += len(block) + (1 if self._blocks else 0)
-            self._blocks.append(block)
-            self._blocks_since_fixed += 1
-            if self.provider.breakpoint is not None and piece["type"] not in _NOT_CACHEABLE:
-                self._add_breakpoint()
+    def _placeholder(self, row: LogRow) -> str:
+        self.mentions.add(READ_LINES)
+        return placeholder_of(row, names_tool=READ_LINES in self.mentionable_tools)
 
-    def _add_message(self, row: LogRow) -> None:
-        super()._add_message(row)
-        if self._answer and self._role == USER:  # the answer comes next
-            self._close_item()
-            self._role = ""
+    def _is_rewritten(self, row: LogRow) -> bool:
+        """Whether a row is not shown as it is stored, and so counted again.
 
-    def _add_breakpoint(self) -> None:
-        """Record the position behind the last block; every `BREAKPOINT_INTERVAL`th is fixed."""
-        position = BreakpointPosition(
-            self._item_count, self._open_item_bytes - 1, self.tokens + self.summary_tokens
+        The names of tools leave its preview (rule 5), its text is shortened, or it loses what a
+        compaction item in it stands for (rule 8).
+        """
+        if row.seq in self._shortened_by_seq or self._has_sent_item(row):
+            return True
+        if self.view.cuts_media(row.seq) and may_have_media(row):
+            return True
+        output = row.output
+        if output is None or not output.mentions:
+            return False
+        self.mentions.update(output.mentions)
+        return any(name not in self.mentionable_tools for name in output.mentions)
+
+    def _message(self, row: LogRow) -> Message:
+        """Return a row's message as it is shown."""
+        if row.rows:
+            messages = [self._message(each) for each in row.rows]
+            joined = [p for each in messages for p in each.parts if p != Text(EMPTY_MESSAGE)]
+            joined.sort(key=lambda part: isinstance(part, ToolCall))  # texts precede calls
+            first = next((each for each in messages if each.block is not None), messages[0])
+            return replace(first, parts=tuple(joined))
+        message = self._message_with_media(row)
+        cut = self.view.media_cut
+        if cut is not None and row.seq <= cut.seq:
+            ref = row.output.ref_in(row.id, row.seq).id if row.output else None
+            count = cut.count if row.seq == cut.seq else len(message.parts)
+            message = without_media(message, count, ref or message_ref(row.id, row.seq))
+        self.media += media_in(row.seq, message)
+        return message
+
+    def _message_with_media(self, row: LogRow) -> Message:
+        message = row.message()
+        if may_have_compaction(row):
+            message = self._without_compactions(row) or message
+        if (shortened := self._shortened_by_seq.get(row.seq)) is not None:  # (rule 5)
+            ref = message_ref(row.id, row.seq)
+            preview, mentions = shortened_preview(message, shortened, ref, self.mentionable_tools)
+            self.mentions.update(mentions)
+            return preview
+        if self._has_sent_item(row) or not self._is_rewritten(row):
+            return message
+        return _without_tool_names(message, _output_of(row))
+
+    def _has_sent_item(self, row: LogRow) -> bool:
+        item = self.view.sent_item
+        return item is not None and row.seq == item.seq
+
+    def _without_compactions(self, row: LogRow) -> Message | None:
+        """Return a message without compactions, None where nothing else is in it (rule 8)."""
+        message = row.message()
+        if self._has_sent_item(row):
+            return reasoning.after_compaction(message)
+        return reasoning.without_compactions(
+            self.provider.unbound(message) if row.format is self.format else message
         )
-        self._positions.append(position)
-        if self._blocks_since_fixed >= BREAKPOINT_INTERVAL:
-            self._blocks_since_fixed = 0
-            self._fixed_positions.append(position)
 
-    def _close_item(self) -> None:
-        if self._blocks:
-            self._closed.append((self._role, self._blocks))
-            self._blocks = []
-        if not self._is_paused:
-            for role, blocks in self._closed:
-                self._append(self._item(role, blocks))
-            self._closed.clear()
+    def _is_own_reasoning(self, row: LogRow) -> bool:
+        """Whether the model would take the reasoning of a message."""
+        if row.format is not self.format:
+            return False
+        message, accepts = row.message(), self.view.reasoning_of
+        parts = self.provider.sent_parts(message, accepts, replays=True)
+        return bool(signed_parts(message.with_parts(parts)))
 
-    @property
-    def _item_count(self) -> int:
-        return self.stable_items + len(self._closed)
-
-    @property
-    def _is_paused(self) -> bool:
-        """Whether a call of the provider waits: it goes on with its answer."""
-        return False
-
-    def _item_start(self, role: str) -> bytes:
-        """Return the JSON of an item up to its first block."""
-        return f'{{"role":"{role}","{self.provider.blocks_key}":['.encode()
-
-    def _item(self, role: str, blocks: Sequence[bytes]) -> bytes:
-        return self._item_start(role) + b",".join(blocks) + _ITEM_END
-
-    def _text_block(self, text: str) -> bytes:
-        (block,) = self.provider.render(Message(Role.USER, (Text(text),)))
-        return json_text.dump_payload(block)
-
-    def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
-        """Return the items; the last one is the user's, as these providers require.
-
-        Nothing follows a call of the provider that waits but results of the client.
-        """
-        closed = [self._item(role, blocks) for role, blocks in self._closed]
-        wire_items, tokens = [*self._stable_items, *closed], self.tokens
-        if self._is_paused:
-            return [*wire_items, self._item(self._role, self._blocks)], tokens, 0, 0
-        role, blocks, tail_tokens = self._role, list(self._blocks), 0
-        if role != USER:
-            wire_items += [self._item(role, blocks)] if blocks else []
-            role, blocks = USER, [self._text_block(CONTINUE_NOTE)]
-            tokens += MESSAGE_OVERHEAD + self.count(CONTINUE_NOTE)
-        texts = [self._text_block(text) for text in tail.texts]
-        is_apart = bool(texts) and tail.as_system and self.provider.breakpoint is not None
-        wire_items.append(self._item(role, blocks if is_apart else [*blocks, *texts]))
-        tail_tokens = sum(map(self.count, tail.texts))
-        if is_apart:  # only Anthropic has messages of the system
-            wire_items.append(self._item("system", texts))
-            tail_tokens += MESSAGE_OVERHEAD
-        return wire_items, tokens, 1 if texts else 0, tail_tokens
+    def _record_cost(self, row: LogRow, visible: int, reasoning: int = 0) -> int:
+        """Record what the items of a row cost, and return it."""
+        self.sealed_tokens += reasoning
+        tokens = visible + reasoning
+        if tokens != row.tokens:
+            others = row.rows[1:]
+            self.costs_by_seq[row.seq] = tokens - sum(other.tokens for other in others)
+        return tokens
 
 
-class AnthropicAssembler(MergingAssembler):
-    """Payload items for Anthropic Messages.
-
-    1. Thinking is replayed byte for byte while its prefix is unchanged, and never after that. A
-       compaction block opens the first message, which is the assistant's.
-    2. A call that Anthropic runs may have its result in a later message. Until then nothing follows
-       it but results of the client; where something else came, a label stands for it. So it does
-       for a result whose call is not shown.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._provider_calls: dict[str, Mapping[str, Any]] = {}  # those that wait, by id
-        self._left_out: set[str] = set()  # calls that labels stand for
-
-    @property
-    def _is_paused(self) -> bool:
-        return bool(self._provider_calls)
-
-    @property
-    def _waits(self) -> bool:
-        return super()._waits or self._is_paused
-
-    def _end_group(self) -> None:
-        self._close_calls()
-        if self._provider_calls:
-            calls, self._provider_calls = self._provider_calls, {}
-            self._left_out |= calls.keys()
-            for call in calls.values():
-                self._replace(call)
-            self._close_calls()
-
-    def _replace(self, call: Mapping[str, Any]) -> None:
-        """Replace a call in an item that is not stable by a label (rule 2).
-
-        Behind a call of the client there is no place for one: there it is left out.
-        """
-        label = labels.label_for(Opaque(call, self.format))
-        old, new = json_text.dump_payload(dict(call)), self._text_block(label.text)
-        open_items = [*self._closed, (self._role, self._blocks)]
-        at, blocks = next((i, b) for i, (_, b) in enumerate(open_items) if old in b)
-        item_index, block_index = self.stable_items + at, blocks.index(old)
-        before = blocks[:block_index]
-        start = len(self._item_start("assistant")) + len(b",".join(before))
-        has_place = not any(block.startswith(_TOOL_USE) for block in before)
-        blocks[block_index : block_index + 1] = [new] if has_place else []
-        grown = (len(new) if has_place else -1) - len(old)
-        if at == len(self._closed):
-            self._open_item_bytes += grown
-        for positions in (self._positions, self._fixed_positions):
-            positions[:] = [
-                position._replace(byte_offset=position.byte_offset + grown)
-                if position.item_index == item_index and position.byte_offset > start
-                else position
-                for position in positions
-            ]
-        left = (label,) if has_place else ()
-        sent = (Message(Role.ASSISTANT, parts) for parts in ((Opaque(call, self.format),), left))
-        tokens_before, tokens = (count_visible(message, self.count) for message in sent)
-        self.tokens += tokens - tokens_before
-        self._record_content(Message(Role.ASSISTANT, (label,)))
-
-    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        self._provider_calls_after = dict(self._provider_calls)
-        super()._put_row(row, ids)
-        self._provider_calls = self._provider_calls_after
-
-    def _prepared(self, message: Message) -> Message:
-        """Return a message with labels for results of calls that are not shown (rule 2).
-
-        References of a search result are to defined tools; other tools are shown by name.
-        """
-        waiting, hides = self._provider_calls_after, self.view.spans != WHOLE
-        parts: list[Part] = []
-        for part in message.parts:
-            known: Part = part
-            if isinstance(part, Opaque):
-                if call := call_of(part.block):
-                    waiting[call] = part.block
-                result = result_of(part.block)
-                is_known = waiting.pop(result, None) is not None
-                if result and not is_known and (result in self._left_out or hides):
-                    known = labels.label_for(part)
-                if part.block.get("type") == "tool_reference":
-                    name = str(part.block.get("tool_name", ""))
-                    known = part if name in self.defined_tools else Text(f"[tool: {name}]")
-                    self.references |= {name} & set(self.defined_tools)
-            parts.append(known)
-        return message.with_parts(parts)
+def may_have_media(row: LogRow) -> bool:
+    """Whether media may be in a row, by the words in its text."""
+    return any(word in row.text for word in MEDIA_WORDS)
 
 
-class GeminiAssembler(MergingAssembler):
-    """Payload contents for Gemini, which caches by prefix alone: there are no breakpoints.
-
-    The responses of a call group are together, in the order of its calls. They are added with the
-    last one, or when the group ends.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._group: list[str] = []  # the ids in the rendered calls of the open group
-        self._results: dict[str, tuple[Sequence[dict[str, Any]], int]] = {}
-
-    def _keep_calls(
-        self, row: LogRow, shown: Message, rendered: Sequence[Mapping[str, Any]]
-    ) -> None:
-        super()._keep_calls(row, shown, rendered)
-        self._group = [call.id for call in shown.calls] or self._group
-
-    def _result_ids(self, call_id: str, wire_id: str) -> dict[str, str]:
-        return {call_id: self._sent_ids.get(wire_id, wire_id)}
-
-    def _put_tool_result(self, call_id: str, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
-        """Hold a result back until its group is complete."""
-        self._results[call_id] = pieces, tokens
-
-    def _finish_group(self) -> None:
-        for call_id in self._group:
-            pieces, tokens = self._results[call_id]
-            super()._put_tool_result(call_id, pieces, tokens)
-        self._group, self._results = [], {}
-        super()._finish_group()
+def may_have_compaction(row: LogRow) -> bool:
+    """Whether a compaction of a provider may be in a row, by the words in its text."""
+    return (
+        row.role is Role.ASSISTANT
+        and row.format in reasoning.CONTENT_KEYS
+        and _COMPACTION_TYPE in row.text
+    )
 
 
-class ChatAssembler(Assembler):
-    """Payload items for OpenAI Chat Completions.
-
-    1. One row is one message. Media of results follow in a user message.
-    2. Reasoning is replayed unchanged, to a model of the family that made it. A model that refuses
-       a tool loop without it gets a blank where a message has none.
-    """
-
-    @property
-    def _item_count(self) -> int:
-        return self.stable_items
-
-    def _put(self, role: Role, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
-        self.tokens += tokens
-        for piece in pieces:
-            self._append(json_text.dump_payload(piece))
-
-    def _is_demanded(self, row: LogRow) -> bool:
-        """Whether a model refuses this message without reasoning (rule 2)."""
-        is_loop = self.has_calls or bool(row.call_ids or self.defined_tools)
-        is_demanding = self.provider.names_family and DEMANDING in self.view.reasoning_of
-        return row.role is Role.ASSISTANT and is_demanding and is_loop
-
-    def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        is_changed = bool(ids) or row.has_media or self._is_demanded(row) or self._is_rewritten(row)
-        if is_changed or row.reasoning_tokens or not self.provider.is_stored:
-            super()._put_row(row, ids)
-            return
-        if may_have_media(row):
-            self.media += media_in(row.seq, row.message())
-        self._append(row.text)
-        self.tokens += row.tokens
-
-    def _completed(self, row: LogRow, pieces: Sequence[dict[str, Any]]) -> int:
-        if not self._is_demanded(row) or "reasoning_content" in pieces[0]:
-            return 0
-        added = {"reasoning_content": text_of(pieces[0]) or BLANK_REASONING}
-        pieces[0].update(added)
-        return count_json(added, self.count)
-
-    def _tail_message(self, tail: DynamicTexts, role: Role) -> Message:
-        return Message(role, (Text("\n\n".join(tail.texts)),))
-
-    def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
-        wire_items = list(self._stable_items)
-        if not tail.texts:
-            return wire_items, self.tokens, 0, 0
-        message = self._tail_message(tail, Role.SYSTEM if tail.as_system else Role.USER)
-        item = json_text.dump_payload(self.provider.wire(message))
-        tokens = count_visible(message, self.count, self.format)
-        return [*wire_items, item], self.tokens, 1, tokens
-
-
-class ResponsesAssembler(ChatAssembler):
-    """Payload items for OpenAI Responses.
-
-    1. One row is one item or more.
-    2. Reasoning is replayed byte for byte while its prefix is unchanged, a compaction item as long
-       as payloads begin with it.
-    3. A result has the type of its call in this payload, whatever format it came in. That of an
-       asynchronous call is where it came; until then the call has none.
-    4. Cache breakpoints are at the last part of user and developer messages: the two newest,
-       because OpenAI finds a cached prefix only at breakpoints that are still there, and about
-       every `BREAKPOINT_INTERVAL`th item.
-    """
-
-    newest_breakpoints = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._last_is_model = False  # whether the model made the last item
-        self._running: dict[str, str] = {}  # the ids to send of asynchronous calls, by call id
-
-    def _put(self, role: Role, pieces: Sequence[dict[str, Any]], tokens: int) -> None:
-        """Add items; those of the model cost one overhead with the model's before them."""
-        is_model = role is Role.ASSISTANT
-        self.tokens += tokens - (MESSAGE_OVERHEAD if is_model and self._last_is_model else 0)
-        self._last_is_model = is_model
-        for item in pieces:
-            wire_item = json_text.dump_payload(item)
-            self._append(wire_item)
-            content = item.get("content")
-            if not is_model and isinstance(content, list) and content[-1]["type"] in _CACHEABLE:
-                self._add_breakpoint(len(wire_item) - _AFTER_LAST_PART_BYTES)
-
-    def _add_breakpoint(self, byte_offset: int) -> None:
-        position = BreakpointPosition(
-            self.stable_items - 1, byte_offset, self.tokens + self.summary_tokens
-        )
-        self._positions.append(position)
-        last = self._fixed_positions[-1].item_index if self._fixed_positions else 0
-        if position.item_index >= BREAKPOINT_INTERVAL + last:
-            self._fixed_positions.append(position)
-
-    def _keep_calls(
-        self, row: LogRow, shown: Message, rendered: Sequence[Mapping[str, Any]]
-    ) -> None:
-        super()._keep_calls(row, shown, rendered)
-        for call_id, fields in zip(row.call_ids, rendered, strict=False):
-            self._running.pop(call_id, None)
-            if fields.get("async") is True:
-                self._running[call_id] = self._open_calls[call_id]
-
-    def _add_tool_row(self, row: LogRow) -> None:
-        if (wire_id := self._running.pop(row.call_ids[0], None)) is None:
-            super()._add_tool_row(row)
-        else:
-            self._open_calls.pop(row.call_ids[0], None)
-            self._add_result(row, wire_id)
-
-    def _close_calls(self) -> None:
-        self._put_answer()
-        for call_id in self._running:
-            self._open_calls.pop(call_id, None)
-        super()._close_calls()
-
-    def _tail_message(self, tail: DynamicTexts, role: Role) -> Message:
-        return Message(role, tuple(map(Text, tail.texts)))
+def _without_tool_names(message: Message, output: StoredOutput) -> Message:
+    """Return a truncated result whose note, at the end of its last text, names no tool."""
+    parts: list[Part] = list(message.parts)
+    for index in reversed(range(len(parts))):
+        if isinstance(part := parts[index], Text):
+            parts[index] = Text(without_tool_names(part.text, output))
+            break
+    return replace(message, parts=tuple(parts))

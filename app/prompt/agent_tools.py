@@ -34,11 +34,10 @@ from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
 from app.policy.policy import AGENT_TOOL_NAMES
 
-MAX_QUERY: Final = 1000
-"""The maximum length of a query, in characters."""
 DEFAULT_TOOL_MATCHES: Final = 5
 MAX_TOOL_MATCHES: Final = 50
 MAX_QUERY_CHARS: Final = 1000
+"""The maximum length of a query, in characters."""
 
 MAX_LINES: Final = 2000
 MAX_BYTES: Final = 51_200
@@ -216,7 +215,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                     _text(
                         "query",
                         "What the tool should do, in a few words; or its exact name.",
-                        MAX_QUERY,
+                        MAX_QUERY_CHARS,
                     ),
                     _count(
                         "limit",
@@ -272,29 +271,21 @@ class ToolSearchResult:
     promoted: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLimits:
-    """What the tools of a payload may take: tokens, and number."""
-
-    allowed_tokens: int
-    max_tools: int | None = None
-
-
 def plan_deferral(
     tools: Sequence[ToolDefinition],
     costs: Sequence[int],
-    limits: ToolLimits,
+    allowed_tokens: int,
+    most: int | None,
     last_used: Mapping[str, int],
     promoted: Sequence[str],
 ) -> tuple[str, ...]:
     """Return the names of the tools to defer, in the order of `tools`.
 
-    `costs` are the tools' tokens, `last_used` the seqs of their last calls. `promoted` are the
-    tools that searches of this turn matched, the oldest first. If deferring every possible tool is
-    not enough, all of them are deferred.
+    The rest takes the allowed tokens, and is no more than `most`; if deferring every possible tool
+    is not enough, all of them are deferred. `costs` are the tools' tokens, `last_used` the seqs of
+    their last calls. `promoted` are the tools that searches of this turn matched, the oldest first.
     """
     tokens, count = sum(costs), len(tools)
-    most = count if limits.max_tools is None else limits.max_tools
     indexes = {tool.name: index for index, tool in enumerate(tools) if can_defer(tool)}
     deferred: set[str] = set()
 
@@ -305,7 +296,8 @@ def plan_deferral(
 
     stay = [name for name in promoted if name in indexes]
     for name in (*sorted(indexes.keys() - set(stay), key=order), *stay):
-        if count <= most and (tokens <= limits.allowed_tokens or name in stay):
+        has_room = most is None or count <= most
+        if has_room and (tokens <= allowed_tokens or name in stay):
             break
         deferred.add(name)
         tokens -= costs[indexes[name]]

@@ -22,7 +22,7 @@ from app.formats.tools import is_run_by_client
 from app.models.budget import Limits, ModelInfo, Usage, scaled
 from app.models.tokens import MESSAGE_OVERHEAD, CountText, count_system, estimate_tool_defs_tokens
 from app.policy.policy import Policy
-from app.prompt.agent_tools import AGENT_TOOLS, ToolLimits, can_defer, plan_deferral
+from app.prompt.agent_tools import AGENT_TOOLS, can_defer, plan_deferral
 from app.prompt.sections import (
     NOTE_ROUNDS,
     DynamicTexts,
@@ -217,8 +217,9 @@ class ResolvedSettings:
             # Deferral adds `tool_search`, whose definition counts as well.
             allowed -= self.agent_tool_tokens((TOOL_SEARCH,))
         most = PROVIDERS[format].max_tools
-        limits = ToolLimits(allowed, most - len(AGENT_TOOLS) if most is not None else None)
-        return plan_deferral(self.tools, self.tool_costs, limits, last_used, promoted)
+        if most is not None:
+            most -= len(AGENT_TOOLS)
+        return plan_deferral(self.tools, self.tool_costs, allowed, most, last_used, promoted)
 
     def defers_natively(self, format: FormatName) -> bool:
         """Whether the provider can defer tools itself with this model [tools.native-deferral]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, get_args
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from app.common.schema_errors import NAME_PATTERN
@@ -12,7 +12,7 @@ from app.formats import ToolCategory
 from app.formats.message import FormatName
 from app.formats.tools import HOSTED_TYPE_PATTERN, TOOL_NAME_PATTERN
 from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
-from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
+from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, MAX_QUERY_CHARS, MAX_TOOL_MATCHES
 from app.prompt.sections import SectionKind
 
 MAX_TOOLS = 1_000
@@ -55,15 +55,6 @@ ToolObject = TypeAliasType(
         ),
     ],
 )
-AnyTool = TypeAliasType(
-    "AnyTool",
-    Annotated[
-        dict[str, Any],
-        Field(
-            description="A tool definition in the format of a provider.", examples=[TOOL_EXAMPLE]
-        ),
-    ],
-)
 _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 Tools = Annotated[
     list[ToolObject],
@@ -87,21 +78,15 @@ NativeFormat = Annotated[FormatName, Field(strict=False, description="The provid
 ToolCallObject = TypeAliasType(
     "ToolCallObject",
     Annotated[
-        Any,
-        WithJsonSchema(
-            {
-                "type": "object",
-                "additionalProperties": True,
-                "description": "A call as the provider returned it. `openai_chat`: an element of"
-                " `tool_calls`; `openai_responses`: a `function_call` or `tool_search_call` item;"
-                " `anthropic`: a `tool_use` block; `gemini`: a part with a `functionCall`.",
-                "examples": [_CALL],
-            }
+        dict[str, Any],
+        Field(
+            description="A call as the provider returned it. `openai_chat`: an element of"
+            " `tool_calls`; `openai_responses`: a `function_call` or `tool_search_call` item;"
+            " `anthropic`: a `tool_use` block; `gemini`: a part with a `functionCall`.",
+            examples=[_CALL],
         ),
     ],
 )
-
-
 _SECTION: dict[str, Any] = {
     "name": "base",
     "content": "You are a careful assistant.",
@@ -141,7 +126,7 @@ class ToolDefinitions(ResponseSchema):
 
     format: FormatName
     """The format of the definitions."""
-    tools: list[AnyTool]
+    tools: list[ToolObject]
     """Definitions to add to `tools`. Gemini: one tool that declares all functions."""
 
 
@@ -174,7 +159,7 @@ class ToolSearchRequest(RequestSchema):
     model_config = examples({"query": "weather forecast"})
 
     query: str = Field(
-        min_length=1, max_length=MAX_QUERY, pattern=r"\S", examples=["weather forecast"]
+        min_length=1, max_length=MAX_QUERY_CHARS, pattern=r"\S", examples=["weather forecast"]
     )
     """What the tool does, in a few words, or its exact name."""
     limit: int = Field(default=DEFAULT_TOOL_MATCHES, ge=1, le=MAX_TOOL_MATCHES)
@@ -190,7 +175,7 @@ class ToolSearchAnswer(ResponseSchema):
 
     format: FormatName
     """The format of the definitions."""
-    tools: list[AnyTool]
+    tools: list[ToolObject]
     """Full definitions, best first. Gemini: one tool that declares all functions."""
     names: list[str]
     """Names of the matching tools, best first."""

@@ -6,8 +6,8 @@
    of `RecordKind`, and the records of a kind ascend by their keys. A blob is followed by
    `blob_piece` lines with its bytes, unless it was collected. Earlier versions cut long records
    into lines of the type `part`, whose texts are joined.
-3. What a record has is a pydantic model, made of the columns of its table. What follows from a
-   message is computed as in an append, and so are the turns and token sums of the log.
+3. What follows from a message is computed as in an append, and so are the turns and token sums of
+   the log. The database checks the types of what is stored.
 4. What a line says about other lines is checked: seqs, call pairing, blobs and the active
    compaction.
 """
@@ -16,171 +16,39 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from io import BytesIO
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, create_model
-from pydantic import ValidationError as Invalid
+from pydantic import TypeAdapter
 
-from app.blobs.stored_output import StoredOutput, stored_output_from
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, UnpairedToolResult, ValidationError
 from app.common.json_text import StructureLimits
-from app.common.texts import is_sendable, time_from
 from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
-from app.conversations.conversation import SettingsList
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.view import ENDLESS, View, summary_from, view_from
-from app.conversations.windows.active_window import ActiveWindow, window_from
-from app.database.tables import TABLES
+from app.conversations.view import View, summary_from, view_from
+from app.conversations.windows.active_window import window_from
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
-from app.policy.policy import CounterName, StrategyName
-from app.snapshots.rows import FIELDS, KEYS, RECORD_TABLES, RecordKind
+from app.policy.policy import StrategyName
+from app.snapshots.rows import COLUMNS, FIELDS, KEYS, RecordKind
 
 FORMAT = "context-service.conversation"
 VERSION = 1
 _ORDER = {kind: position for position, kind in enumerate(RecordKind)}
-
-# --- values -------------------------------------------------------------------------------------
-
-
-def _require(check: Callable[[Any], object], detail: str) -> AfterValidator:
-    def validate(value: Any) -> Any:
-        if not check(value):
-            raise ValueError(detail)
-        return value
-
-    return AfterValidator(validate)
-
-
-def _is_time(text: str) -> bool:
-    time = time_from(text) if len(text) <= 64 else None
-    return time is not None and time.isoformat() == text
-
-
-def _loads(text: str) -> Any:
-    return json_text.loads_within(text, StructureLimits())
-
-
-def _json(kind: Any, read: Callable[[str], Any] = _loads) -> Any:
-    """Return the type of a JSON text, from which `read` makes a value or a dataclass."""
-    adapter = TypeAdapter(kind)
-
-    def validate(text: str) -> str:
-        json_text.require_within(text.encode(), StructureLimits())
-        try:
-            plain = adapter.dump_json(read(text), warnings=False)
-            adapter.validate_json(plain, strict=True)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError("The JSON text has other values") from error
-        return text
-
-    return Annotated[_Text, AfterValidator(validate)]
-
-
-def _view(text: str) -> View:
-    view = view_from(json_text.loads(text)) if text else View()
-    if not view.window:
-        raise ValueError("a view without a window")
-    return view
-
-
-def _made(text: str) -> View:
-    return View(summaries=tuple(map(summary_from, json_text.loads(text))))
-
-
-def _one_of(kind: type[StrEnum]) -> Any:
-    return Annotated[str, AfterValidator(lambda value: str(kind(value)))]
-
-
-_Text = Annotated[str, _require(is_sendable, "The text has characters that cannot be stored")]
-_Name = Annotated[_Text, Field(max_length=512)]
-_Count = Annotated[int, Field(ge=0, le=ENDLESS)]
-_Seq = Annotated[int, Field(ge=1, le=ENDLESS)]
-_Time = Annotated[str, _require(_is_time, "This is no time of ISO 8601, in UTC")]
-_Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-_OF_TYPE: Mapping[str, Any] = {
-    "text": _Text,
-    "bigint": _Count,
-    "integer": Annotated[int, Field(ge=0, lt=2**31)],
-    "boolean": bool,
-    "timestamptz": _Time,
-    "uuid": Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")],
-    "text[]": list[_Text],
-    "bigint[]": list[_Seq],
-}
-_OF_COLUMN: Mapping[str, Any] = {
-    **dict.fromkeys(("agent_id", "blob_id", "media_type", "message_id", "model"), _Name),
-    **dict.fromkeys(("policy_strategy", "tool_name"), _Name),
-    **dict.fromkeys(("metadata", "policy"), _json(dict[str, Any])),
-    **dict.fromkeys(("sections", "tools"), _json(list[Any])),
-    **dict.fromkeys(("seq", "since"), _Seq),
-    "call_ids": _json(list[_Text]),
-    "counter": _one_of(CounterName),
-    "format": _one_of(FormatName),
-    "is_collected": bool,
-    "kind": _one_of(SettingsList),
-    "made": _json(View, _made),
-    "output": _json(StoredOutput, stored_output_from),
-    "parts": _json(ActiveWindow, lambda text: window_from(1, text)),
-    "trigger": _one_of(Trigger),
-    "role": _one_of(Role),
-    "sha256": _Hash,
-    "view": _json(View, _view),
-    "window_seconds": Annotated[int, Field(ge=-1, le=ENDLESS)],
-}
-"""The fields of which not every value of the column's type is allowed."""
-_TABLES = {**RECORD_TABLES, RecordKind.SETTINGS: "conversations", RecordKind.STATE: "heads"}
-_STRICT = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
-_FACTS = TypeAdapter(CompactionFacts)
-
-
-def _record(kind: RecordKind) -> type[BaseModel]:
-    """Return the model of a record's fields: its columns, with the facts of a receipt beside."""
-    columns, nullable = TABLES[_TABLES[kind]].columns, TABLES[_TABLES[kind]].nullable
-    fields: dict[str, Any] = {}
-    for name in FIELDS[kind]:
-        if kind is not RecordKind.COMPACTION or name not in FACTS:
-            type = _OF_COLUMN[name] if name in _OF_COLUMN else _OF_TYPE[columns[name]]
-            fields[name] = type | None if name in nullable else type
-    if kind is RecordKind.VERSION:
-        fields["body"] = _json(list[Any])
-    return create_model(kind, __config__=_STRICT, **fields)
-
-
-class _First(BaseModel):
-    model_config = _STRICT
-    format: _Name
-    version: int
-    conversation_id: _Name
-    created_at: _Time
-    exported_at: _Time
-
-
-class _BlobPiece(BaseModel):
-    model_config = _STRICT
-    data: str
-
-
-class _End(BaseModel):
-    model_config = _STRICT
-    messages: _Count
-    blobs: _Count
-    lines: _Count
-    sha256: _Hash
-
-
-_LINES: Mapping[str, type[BaseModel]] = {
-    **{kind: _record(kind) for kind in RecordKind},
-    **{"export": _First, "blob_piece": _BlobPiece, "end": _End},
+_FIELDS: Mapping[str, Sequence[str]] = {
+    **{kind.value: names for kind, names in FIELDS.items()},
+    "compaction": tuple(COLUMNS[RecordKind.COMPACTION]),
+    "export": ("format", "version", "conversation_id", "created_at", "exported_at"),
+    "blob_piece": ("data",),
+    "end": ("messages", "blobs", "lines", "sha256"),
 }
 """The fields of every type of line; none may be missing, and others are not read."""
+_FACTS, _VIEW = TypeAdapter(CompactionFacts), TypeAdapter(View)
 
 
 # --- lines --------------------------------------------------------------------------------------
@@ -209,29 +77,13 @@ class Line:
         detail = f"Line {self.number}: {what} at most {limit:,} bytes. Nothing was imported"
         return PayloadTooLarge(detail, {"line": self.number, "limit": limit})
 
-    def checked(self) -> dict[str, Any]:
-        """Return the known fields; raises ValidationError."""
-        if (model := _LINES.get(self.type)) is None:
-            raise self.error(f"The type {self.type[:40]!r} is unknown", "type")
-        try:
-            fields = model.model_validate(self.fields).model_dump()
-            if self.type == RecordKind.COMPACTION:
-                given = {name: self.fields[name] for name in FACTS if name in self.fields}
-                fields["receipt"] = _receipt(given)
-        except Invalid as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            field = str(first["loc"][0]) if first["loc"] else ""
-            raise self.error(first["msg"], field) from error
-        except ValueError as error:
-            raise self.error("has a value that is not allowed", "strategy") from error
-        return fields
 
-
-def _receipt(given: Mapping[str, Any]) -> str:
+def receipt_from(given: Mapping[str, Any]) -> str:
     """Return the column of a receipt's facts; those that earlier versions lack have defaults."""
-    facts = asdict(_FACTS.validate_json(json_text.dump_stored(given), strict=True))
-    StrategyName(facts["strategy"])
-    return json_text.dumps(facts)
+    facts = {name: given[name] for name in FACTS if name in given}
+    checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))
+    StrategyName(checked["strategy"])
+    return json_text.dumps(checked)
 
 
 def read_lines(file: IO[bytes], max_bytes: int) -> Iterator[Line]:
@@ -293,6 +145,7 @@ class ImportChecker:
 
     def __init__(self, counter: Callable[[str], CountText]) -> None:
         self._counter = counter
+        self.line = Line(0, "", {})
         self._last: tuple[int, tuple[Any, ...]] | None = None
         self._calls = NO_CALLS
         self._missing_bytes = 0
@@ -305,7 +158,16 @@ class ImportChecker:
 
     def check(self, line: Line) -> Line:
         """Return a line with its fields as they are stored; raises ValidationError."""
-        fields = line.checked()
+        self.line = line
+        if line.type not in _FIELDS:
+            raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
+        given = line.fields
+        if line.type == RecordKind.COMPACTION:
+            given = {**given, "receipt": receipt_from(given)}
+        for name in _FIELDS[line.type]:
+            if name not in given:
+                raise line.error("is missing", name)
+        fields = {name: given[name] for name in _FIELDS[line.type]}
         if self._missing_bytes and line.type != "blob_piece":
             raise line.error(f"The blob before it lacks {self._missing_bytes:,} bytes")
         if (line.number == 1) != (line.type == "export"):
@@ -341,11 +203,17 @@ class ImportChecker:
             case RecordKind.MESSAGE:
                 self._check_message(line, fields)
             case RecordKind.BLOB_USE | RecordKind.PIN | RecordKind.REDACTION:
-                if fields["seq"] > self.head_seq:
+                if not 0 < fields["seq"] <= self.head_seq:
                     raise line.error("There is no message with this seq", "seq")
             case RecordKind.COMPACTION:
-                if not fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
+                if not 0 <= fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
                     raise line.error("is beyond the log", "span_end")
+                Trigger(fields["trigger"])
+                if fields["view"]:
+                    view = view_from(_loads(fields["view"]))
+                    _VIEW.validate_json(_VIEW.dump_json(view, warnings=False), strict=True)
+                for summary in _loads(fields["made"]):
+                    summary_from(summary)
 
     def _blob_piece(self, line: Line, data: str) -> bytes:
         try:
@@ -365,7 +233,7 @@ class ImportChecker:
         end = fields["head_seq"] + 1
         window = window_from(fields["since"], fields["parts"])
         spans = (*window.gaps, *(item.span for item in window.restored))
-        if window.since > end or any(span.end > end for span in spans):
+        if not 0 < window.since <= end or any(span.end > end for span in spans):
             raise line.error("is beyond the log", "since")
         if fields["cleared_seq"] >= end or any(seq >= end for seq in fields["kept"]):
             raise line.error("is beyond the log", "kept")
@@ -423,6 +291,10 @@ class ImportChecker:
             "provider_calls": list(calls.provider),
             "is_answering": calls.is_answering,
         }
+
+
+def _loads(text: str) -> Any:
+    return json_text.loads_within(text, StructureLimits())
 
 
 def _message(line: Line, fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Message]:

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any
 from uuid import UUID, uuid5
 
-from app.formats import LOG_PROVIDER, PROVIDERS, labels
+from app.formats import LOG_PROVIDER, PROVIDERS, media
 from app.formats.message import LOG_FORMAT, FormatName, Message, Role
 from app.formats.tools import unnumbered
 
@@ -102,7 +102,7 @@ async def with_results_as_text(
 
 def _as_text(source: SourceMessage, parsed: Sequence[Message]) -> SourceMessage:
     parts = (
-        labels.labelled_result(each) if each.role is Role.TOOL else each.parts for each in parsed
+        media.labelled_result(each) if each.role is Role.TOOL else each.parts for each in parsed
     )
     user = Message(Role.USER, tuple(chain.from_iterable(parts)))
     message = LOG_PROVIDER.wire(LOG_PROVIDER.adapt(user))

@@ -35,6 +35,7 @@ from app.conversations.windows.active_window import window_from
 from app.database.sql import plain, read
 from app.repositories import Database, Repositories
 from app.snapshots.checks import FORMAT, VERSION, ImportChecker, Line, read_lines
+from app.snapshots.repository import UNSTORABLE
 from app.snapshots.rows import (
     ADD,
     FIELDS,
@@ -200,9 +201,13 @@ class ImportService:
             async with self._database.transaction() as session:
                 key = await free_key(session, tenant_id, public_id, lock=True)
                 writer = _Import(self, session, tenant_id, key, checker, _in_threads(checked))
-                settings = await writer.begin(check_settings, own_id_of(key, public_id), agent_id)
-                await writer.store()
-                await writer.finish(settings["agent_id"])
+                try:
+                    await writer.begin(check_settings, own_id_of(key, public_id), agent_id)
+                    await writer.store()
+                    await writer.finish()
+                except (*UNSTORABLE, ValueError, KeyError, TypeError, AttributeError) as error:
+                    detail = "It, or a line before it, has a value that cannot be stored"
+                    raise checker.line.error(detail) from error
         return key
 
 
@@ -216,11 +221,12 @@ class _Import:
     key: str
     checker: ImportChecker
     lines: AsyncIterator[Line]
+    agent_id: str | None = None
 
     async def begin(
         self, check_settings: CheckSettings, own_id: str | None, agent_id: str | None
-    ) -> Mapping[str, Any]:
-        """Create the conversation with the settings of the file, and return those."""
+    ) -> None:
+        """Create the conversation with the settings of the file."""
         async for line in self.lines:
             if line.type == RecordKind.STATE:
                 break
@@ -238,7 +244,7 @@ class _Import:
         added = {"tenant_id": self.tenant_id, "conversation_id": self.key}
         if not await self.session.session.run(ADD, **own, **added):
             raise id_taken(own_id or self.key)  # another tenant has created one with this UUID
-        return settings
+        self.agent_id = settings["agent_id"]
 
     async def store(self) -> None:
         """Store the other records, those of one kind in batches."""
@@ -305,15 +311,17 @@ class _Import:
         if fields["attached"]:
             await session.blobs.attach(self.key, [blob.id])
 
-    async def finish(self, agent_id: str | None) -> None:
+    async def finish(self) -> None:
         """Store the head, the window and the view, after all rows."""
         session, head, resolver = self.session, self.checker.head, self.service._resolver
         agent_policy = "{}"
-        if agent_id is not None:
+        if self.agent_id is not None:
             # The lock orders the import and a deletion of the agent.
-            agent = await session.agents.find(self.tenant_id, agent_id, lock=True)
+            agent = await session.agents.find(self.tenant_id, self.agent_id, lock=True)
             if agent is None:
-                detail = f"There is no agent {agent_id!r}: create it first, or name another one"
+                detail = (
+                    f"There is no agent {self.agent_id!r}: create it first, or name another one"
+                )
                 raise ValidationError.at("/query/agent_id", f"{detail} in `agent_id`")
             agent_policy = agent.settings.policy
         resolver.policy(agent_policy, self.checker.settings["policy"])

@@ -211,13 +211,11 @@ class BlobCollector:
         return collected
 
     async def _sweep_objects(self) -> None:
-        """Delete objects that no row names, and parts of unfinished objects.
+        """Delete objects that no row names.
 
         Refused appends and killed uploads leave such objects [tool-output.orphans].
         """
         older_than = self._now() - max(self._upload_ttl, _MIN_ORPHAN_AGE)
-        if dropped := await self._store.drop_parts(older_than):
-            _log.info("upload_parts_dropped", extra={"data": {"parts": dropped}})
         async for key, conversation_id, content_id in self._store.orphans(older_than):
             async with self._database.session() as session:
                 is_used = await session.blobs.holds_content(conversation_id, content_id)

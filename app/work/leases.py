@@ -91,7 +91,7 @@ class Leases:
             async with self._renewed(claim.conversation_id, claim.holder, claim.ends_at):
                 yield
         except asyncio.CancelledError:
-            await self._release(claim.conversation_id, claim.holder, notifies=True)
+            await self._release(claim.conversation_id, claim.holder)
             raise
         await self._release(claim.conversation_id, claim.holder)
 
@@ -101,12 +101,10 @@ class Leases:
             async with self._database.session() as session:
                 await session.jobs.retry_later(claim.conversation_id, claim.holder, seconds)
 
-    async def _release(self, conversation_id: str, holder: str, *, notifies: bool = False) -> None:
+    async def _release(self, conversation_id: str, holder: str) -> None:
         with suppress(ServiceUnavailable):  # then it expires
             async with self._database.session() as session:
                 await session.jobs.release_lease(conversation_id, holder)
-                if notifies:
-                    await session.jobs.notify()
 
     async def _take(self, conversation_id: str, holder: str) -> bool:
         async with self._database.session() as session:

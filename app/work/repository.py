@@ -7,29 +7,22 @@
    at a time compacts a conversation, for a worker, a build or a request. An expired lease is free.
 3. Work stays in the queue until it is done, so work of a worker that died is claimed again.
    `attempts` counts the claims since the work was last done; `retry_at` delays the next one.
-4. NOTIFY on `CHANNEL` wakes workers. They also poll, because a notification can be lost.
-5. A job that has ended keeps its first result.
+4. A job that has ended keeps its first result.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-
-import asyncpg
 
 from app.common import json_text
 from app.conversations.compaction_receipt import Failure
 from app.database.connections import Repository, Statement, Store
 from app.database.sql import equal, plain, read
 
-CHANNEL = "context_work"
 MAX_COUNTED = 10_000
 """The maximum of waiting work that is counted, which bounds the cost of a long queue."""
-_CONNECT_SECONDS = 5
 _CANDIDATES = 10
 """Waiting work that is read at once, for a claim to try one after the other."""
 _MAX_READS = 3
@@ -104,8 +97,6 @@ RETRY_LATER = Statement(
         WHERE {_OWN} AND holder = :holder
         """
 )
-NOTIFY = Statement(f"SELECT pg_notify('{CHANNEL}', '')")
-
 SET_DUE = Statement(f"UPDATE heads SET due_at = now() WHERE {_OWN} AND due_at IS NULL")
 CLEAR_DUE = Statement(
     f"""
@@ -302,10 +293,6 @@ class JobRepository(Repository):
         lease = {"conversation_id": conversation_id, "holder": holder, "seconds": seconds}
         await self._session.run(RETRY_LATER, **lease)
 
-    async def notify(self) -> None:
-        """Notify workers of new work."""
-        await self._session.run(NOTIFY)
-
     async def set_due(self, conversation_id: str) -> bool:
         """Make a compaction due; False when it is due already."""
         return await self._session.run(SET_DUE, conversation_id=conversation_id) == 1
@@ -342,10 +329,9 @@ class JobRepository(Repository):
     async def add(
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str
     ) -> None:
-        """Store a job and notify workers, unless its conversation was deleted."""
+        """Store a job, unless its conversation was deleted."""
         job = {"job_id": job_id, "kind": kind, "ask": request, "tenant_id": tenant_id}
-        if await self._session.run(ADD_JOB, conversation_id=conversation_id, **job):
-            await self.notify()
+        await self._session.run(ADD_JOB, conversation_id=conversation_id, **job)
 
     async def find(self, tenant_id: str, job_id: str) -> Job | None:
         """Return a job, or None."""
@@ -361,29 +347,6 @@ class JobRepository(Repository):
         result: str | None = None,
         error: str | None = None,
     ) -> bool:
-        """Store the state of a job; False when it has ended (rule 5)."""
+        """Store the state of a job; False when it has ended (rule 4)."""
         job = {"job_id": job_id, "status": status, "result": result, "error": error}
         return await self._session.run(CHANGE_JOB, conversation_id=conversation_id, **job) == 1
-
-
-@asynccontextmanager
-async def listening(
-    url: str, notified: Callable[[], None], closed: Callable[[], None]
-) -> AsyncIterator[None]:
-    """Call `notified` at each notification during the block, `closed` if the connection is lost.
-
-    The connection is not pooled: LISTEN belongs to a session, which a pooler in transaction mode
-    does not provide.
-    """
-    connection = await asyncpg.connect(
-        url,
-        timeout=_CONNECT_SECONDS,
-        command_timeout=_CONNECT_SECONDS,
-        server_settings={"application_name": "context-service-worker"},
-    )
-    try:
-        connection.add_termination_listener(lambda _: closed())
-        await connection.add_listener(CHANNEL, lambda *_: notified())
-        yield
-    finally:
-        connection.terminate()

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
-from google.genai import types
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from tests.judge import Facts, check_model, check_type, errors, judge, refusals
+from tests.judge import Facts, check_type, errors, judge, refusals
 
 Json = dict[str, Any]
 Change = Callable[[Json], object]
@@ -270,25 +269,18 @@ CHAT: list[tuple[str, Change]] = [
     ("not-json", put("messages.1.content", float("nan"))),
     ("lone-surrogate", put("messages.1.content", "\ud83d")),
     ("sdk-type", put("messages.1.role", "human")),
-    ("sdk-type", put("messages.1.content.0.cache_control", MINUTES)),
-    ("sdk-type", put("messages.2.tool_calls.0.function.arguments", {})),
-    ("sdk-type", put("temperature", "hot")),
     ("call-unanswered", drop("messages.3")),
-    ("call-unanswered", insert("messages.3", {"role": "user", "content": "Wait."})),
     ("orphan-result", drop("messages.2")),
-    ("orphan-result", insert("messages.6", {"role": "tool", "tool_call_id": "c", "content": ""})),
     ("second-result", double("messages.3")),
     ("empty-content", put("messages.1.content", [])),
     ("empty-tool-calls", put("messages.5.tool_calls", [])),
     ("no-content", put("messages.5.content", None)),
     ("call-id-reused", put("messages.2.tool_calls.1.id", "c1")),
-    ("call-id-reused", put("messages.5.tool_calls", [chat_call("c1")])),
     ("call-id-long", put("messages.2.tool_calls.0.id", "c" * 41)),
     ("call-without-id", put("messages.2.tool_calls.0.id", "")),
     ("tool-name", put("messages.2.tool_calls.0.function.name", "read file")),
     ("tool-defined-twice", double("tools.0")),
     ("empty-tools", put("tools", [])),
-    ("sdk-type", put("messages.1.content", [THINKING])),
     (
         "too-many-tools",
         put("tools", [{"type": "function", "function": {"name": f"tool_{n}"}} for n in range(129)]),
@@ -298,13 +290,10 @@ RESPONSES: list[tuple[str, Change]] = [
     ("no-input", put("input", [])),
     ("lone-surrogate", put("input.0.content", "\udc00")),
     ("sdk-type", put("instructions", ["Be brief."])),
-    ("sdk-type", put("input.7.content.0.type", "text")),
-    ("sdk-type", insert("input.8", {"type": "tool_result", "content": "done"})),
     ("role-tool", insert("input.8", {"role": "tool", "content": "done"})),
     ("assistant-part", put("input.6.content.0.type", "input_text")),
     ("call-unanswered", drop("input.3")),
     ("orphan-result", drop("input.4")),
-    ("orphan-result", both(drop("input.4"), insert("input.5", function_call("c2")))),
     ("second-result", double("input.3")),
     ("output-type", put("input.4", function_call("c2"))),
     ("call-id-reused", insert("input.4", function_call("c1"))),
@@ -320,8 +309,6 @@ RESPONSES: list[tuple[str, Change]] = [
             insert("input.2", {"role": "user", "content": "Go on."}),
         ),
     ),
-    ("sdk-type", put("input.4.prompt_cache_breakpoint", {"mode": "explicit"})),
-    ("sdk-type", insert("input.8", THINKING)),
     ("trigger-not-last", insert("input.0", {"type": "compaction_trigger"})),
     ("orphan-search", insert("input.8", SEARCHED)),
     ("search-unanswered", insert("input.8", SEARCH)),
@@ -331,9 +318,6 @@ RESPONSES: list[tuple[str, Change]] = [
 ANTHROPIC: list[tuple[str, Change]] = [
     ("no-messages", put("messages", [])),
     ("sdk-type", drop("max_tokens")),
-    ("sdk-type", put("messages.1.content.3.input", "{}")),
-    ("sdk-type", put("system.0.cache_control", {"type": "ephemeral", "ttl": "10m"})),
-    ("sdk-type", insert("messages.5", {"role": "tool", "tool_call_id": "t1", "content": "done"})),
     ("first-not-user", drop("messages.0")),
     ("system-first", insert("messages.0", {"role": "system", "content": "Be brief."})),
     ("compaction-not-first", insert("messages.1.content.0", COMPACTION)),
@@ -345,13 +329,6 @@ ANTHROPIC: list[tuple[str, Change]] = [
     ("trigger-low", edits({**EDIT, "trigger": {"type": "input_tokens", "value": 49_999}})),
     ("clear-thinking-late", edits({"type": "clear_tool_uses_20250919"}, CLEARING)),
     ("compaction-request", put_all(compaction=ASKED, stop_sequences=["x"])),
-    ("compaction-request", put_all(compaction=ASKED, tool_choice={"type": "any"})),
-    (
-        "compaction-request",
-        put_all(
-            compaction=ASKED, output_config={"format": {"type": "json_schema", "schema": SCHEMA}}
-        ),
-    ),
     (
         "signed-compaction",
         both(
@@ -360,29 +337,12 @@ ANTHROPIC: list[tuple[str, Change]] = [
         ),
     ),
     ("system-place", insert("messages.4", NOTE)),
-    (
-        "system-place",
-        both(insert("messages.1", {"role": "user", "content": "x"}), insert("messages.1", NOTE)),
-    ),
     ("blank-text", put("messages.2.content.1.content", [{"type": "text", "text": ""}])),
     ("thinking-last", insert("messages.3", {"role": "assistant", "content": [THINKING]})),
     ("orphan-result", insert("messages.2.content.0", tool_result("srv1"))),
-    ("sdk-type", put("messages.4.content", [{"type": "reasoning", "summary": []}])),
-    (
-        "signed-compaction",
-        both(
-            insert("messages.0", compacted({**COMPACTION, "signature": "s"})),
-            put("context_management", {"edits": [{"type": "compact_20260112"}]}),
-        ),
-    ),
     ("roles-repeat", double("messages.0")),
-    ("empty-content", put("messages.3.content", "")),
-    ("blank-text", put("messages.2.content.2.text", "\n")),
-    ("blank-text", put("system.0.text", " ")),
     ("trailing-space", both(cut("messages.4"), put("messages.3.content", "Read. "))),
     ("call-unanswered", drop("messages.2.content.0")),
-    ("call-unanswered", insert("messages.2", {"role": "system", "content": "Note."})),
-    ("orphan-result", put("messages.4.content", [tool_result("t1")])),
     ("second-result", double("messages.2.content.0")),
     ("result-not-first", insert("messages.2.content.1", {"type": "text", "text": "So."})),
     ("call-id-reused", put("messages.3.content", [tool_use("t1")])),
@@ -390,17 +350,13 @@ ANTHROPIC: list[tuple[str, Change]] = [
     ("call-role", put("messages.4.content", [tool_use("t3")])),
     ("result-role", put("messages.3.content", [tool_result("t1")])),
     ("tool-name", put("messages.1.content.3.name", "read file")),
-    ("tool-name", put("tools.0.name", "read file")),
     ("thinking-role", put("messages.4.content", [THINKING])),
     ("thinking-unsigned", put("messages.1.content.0.signature", "")),
-    ("thinking-unsigned", put("messages.1.content.0", {"type": "redacted_thinking", "data": ""})),
     ("server-result-orphan", drop("messages.1.content.1")),
     ("server-call-unanswered", drop("messages.1.content.2")),
-    ("sdk-type", put("tools.0.input_schema", {"type": "string"})),
     ("tool-defined-twice", put("tools.1.name", "read_file")),
     ("all-deferred", put("tools.0.defer_loading", True)),
     ("reference-unknown", drop("tools.1")),
-    ("sdk-type", put("messages.1.content.0.cache_control", MINUTES)),
     ("breakpoint-on-deferred", put("tools.1.cache_control", HOUR)),
     (
         "breakpoint-on-blank",
@@ -435,8 +391,6 @@ GEMINI: list[tuple[str, Change]] = [
     ("no-contents", put("contents", [])),
     ("lone-surrogate", put("contents.0.parts.0.text", "\ud83d")),
     ("sdk-type", put("tools", [])),
-    ("sdk-type", put("config.max_output_tokens", "100")),
-    ("sdk-type", put("contents.0", {"role": "user", "content": "Read."})),
     ("first-not-user", drop("contents.0")),
     ("role", put("contents.3.role", "assistant")),
     ("empty-content", put("contents.0.parts", [])),
@@ -444,7 +398,6 @@ GEMINI: list[tuple[str, Change]] = [
     ("empty-part", put("contents.0.parts.0", {})),
     ("part-of-two-kinds", put("contents.1.parts.0.text", "So.")),
     ("call-unanswered", drop("contents.6")),
-    ("call-unanswered", drop("contents.6.parts.1")),
     ("call-place", drop("contents.4")),
     ("call-role", put("contents.5.role", "user")),
     ("orphan-result", drop("contents.5")),
@@ -484,13 +437,6 @@ COSTLY: list[tuple[str, Change]] = [
     ("openai_chat tool-undefined", put("tools.0.function.name", "grep")),
     ("openai_chat placeholder", put("messages.3.content", "[tool output trimmed; ref=x]")),
     (
-        "openai_chat placeholder",
-        both(
-            put("tools.0.function.name", "tool_output_cache"),
-            put("messages.3.content", "[tool output trimmed; ref=x; 5,000 bytes]"),
-        ),
-    ),
-    (
         "gemini placeholder",
         put(
             "contents.2.parts.0.function_response.response.output",
@@ -498,8 +444,6 @@ COSTLY: list[tuple[str, Change]] = [
         ),
     ),
     ("openai_responses empty-content", put("input.0.content", "")),
-    ("openai_responses empty-content", put("input.7.content.0.text", "")),
-    ("openai_responses empty-content", put("input.3.output", [])),
     ("openai_responses first-not-user", drop("input.0")),
     ("openai_responses cached-instructions", put("input.7.content", [CACHED])),
     (
@@ -509,12 +453,6 @@ COSTLY: list[tuple[str, Change]] = [
     (
         "openai_responses cache-breakpoints",
         both(drop("instructions"), put("input.7.content", [CACHED] * 4)),
-    ),
-    (
-        "openai_responses cache-breakpoints",
-        both(
-            put("prompt_cache_options", {"mode": "explicit"}), put("input.7.content", [CACHED] * 5)
-        ),
     ),
     ("anthropic last-is-assistant", cut("messages.4")),
     ("anthropic no-tools", both(drop("tools"), drop("messages.2.content.1.content"))),
@@ -576,7 +514,6 @@ KNOWING: list[tuple[str, Change, Facts]] = [
         put("messages.4.content", "other"),
         before("openai_chat"),
     ),
-    ("openai_chat warning prefix-changed", cut("messages.5"), before("openai_chat")),
     (
         "openai_chat warning tools-changed",
         put("tools.0.function.description", "x"),
@@ -588,11 +525,6 @@ KNOWING: list[tuple[str, Change, Facts]] = [
         before("openai_chat"),
     ),
     (
-        "openai_chat warning instructions-changed",
-        insert("messages.1", {"role": "developer", "content": "Be kind."}),
-        before("openai_chat"),
-    ),
-    (
         "openai_responses warning prefix-changed",
         put("input.5.output", "2"),
         before("openai_responses"),
@@ -600,11 +532,6 @@ KNOWING: list[tuple[str, Change, Facts]] = [
     (
         "openai_responses warning item-extended",
         put("input.0.content", "Read it. Please."),
-        before("openai_responses"),
-    ),
-    (
-        "openai_responses warning item-extended",
-        insert("input.7.content.1", {"type": "input_text", "text": "Please."}),
         before("openai_responses"),
     ),
     ("anthropic warning prefix-changed", put("messages.0.content", "Stop."), before("anthropic")),
@@ -635,18 +562,7 @@ KNOWING: list[tuple[str, Change, Facts]] = [
         put("messages.0.content", "Stop."),
         before("anthropic", OTHER),
     ),
-    (
-        "anthropic error thinking-unbound",
-        put("system.0.text", "Be long."),
-        before("anthropic", OTHER),
-    ),
-    (
-        "anthropic error thinking-unbound",
-        both(put_all(thinking=DROPPING), put("messages.0.content", "Stop.")),
-        before("anthropic", OTHER, betas=("x",)),
-    ),
     ("anthropic error beta-missing", SIGNED, Facts(betas=())),
-    ("anthropic error beta-missing", edits(EDIT), Facts(betas=())),
     (
         "anthropic error too-many-images",
         put(
@@ -673,9 +589,6 @@ KNOWING: list[tuple[str, Change, Facts]] = [
     ),
     ("gemini warning foreign-signature", same, before("gemini", OTHER)),
     ("openai_chat error sdk-type", put("messages.6.cache_control", MINUTES), GATEWAY),
-    ("openai_chat error sdk-type", put("tools.0.cache_control", MINUTES), GATEWAY),
-    ("openai_chat error sdk-type", put("messages.2.tool_calls.0.cache_control", MINUTES), GATEWAY),
-    ("openai_chat error sdk-type", put("messages.6.thinking_blocks", []), GATEWAY),
     ("openai_chat warning modify-params", put("modify_params", True), GATEWAY),
 ]
 FINDINGS: dict[str, str] = {
@@ -815,30 +728,6 @@ def test_a_placeholder_names_all() -> None:
         assert found("openai_chat", put("messages.3.content", text), "warning") == set()
 
 
-def test_what_gateways_add() -> None:
-    """Fields for reasoning, thinking in content, and breakpoints on parts are a gateway's."""
-    change = both(
-        put("messages.1.content.0.cache_control", MINUTES),
-        put("messages.2.thinking_blocks", [THINKING]),
-        put("messages.2.tool_calls.0.extra_content", {"google": {}}),
-        put("messages.5.content", [THINKING, {"type": "text", "text": "Both."}]),
-        put("messages.5.reasoning_content", "Hm."),
-    )
-    assert found("openai_chat", change, "error", GATEWAY) == set()
-    assert found("openai_chat", change, "error", Facts()) == {"sdk-type"}
-
-
-def test_hosted_pairs_and_namespaces() -> None:
-    """A hosted search with its output, and a call that names its namespace."""
-    change = both(
-        insert("input.8", SEARCH),
-        insert("input.9", SEARCHED),
-        insert("input.10", function_call("c9", namespace="drive")),
-        insert("input.11", {"type": "function_call_output", "call_id": "c9", "output": "done"}),
-    )
-    assert found("openai_responses", change, "error") == set()
-
-
 @pytest.mark.parametrize("format", GOOD)
 def test_a_good_payload_has_no_finding(format: str) -> None:
     """Each provider accepts its payload, with and without the model and the limit of the output."""
@@ -864,13 +753,6 @@ def test_a_costly_payload_is_warned_of(format: str, rule: str, change: Change) -
     assert found(format, change, "error") <= {"call-unanswered", "orphan-result"}
 
 
-def test_an_earlier_response_may_hold_the_call() -> None:
-    """An output alone goes on from `previous_response_id`."""
-    output = {"type": "function_call_output", "call_id": "c1", "output": "done"}
-    assert refusals("openai_responses", {"input": [output]})
-    assert not refusals("openai_responses", {"input": [output], "previous_response_id": "r1"})
-
-
 @pytest.mark.parametrize(
     "hint",
     [
@@ -883,14 +765,6 @@ def test_requests_are_closed(hint: Any) -> None:
     """Every hint of a request is understood, and an unknown key at any depth is an error."""
     assert "unknown" in str(check_type({"unknown": 1}, hint))
     assert check_type([], hint)
-
-
-def test_gemini_is_read_strictly() -> None:
-    """Numbers are not made of texts, and an enumeration has no other member."""
-    assert check_model({"max_output_tokens": 1}, types.GenerateContentConfig) == []
-    assert check_model({"max_output_tokens": "1"}, types.GenerateContentConfig)
-    code = {"executable_code": {"language": "COBOL", "code": "STOP"}}
-    assert check_model(code, types.Part)
 
 
 def imports_of(path: Path) -> set[str]:
@@ -907,13 +781,3 @@ def test_the_judge_imports_nothing_of_the_service() -> None:
     ours = {name for name in imported if name.split(".")[0] in ("app", "tests", "benchmarks", "")}
     assert modules
     assert all(name.startswith("tests.judge") for name in ours), ours
-
-
-def test_a_compaction_opens_a_payload_of_anthropic() -> None:
-    """With the edit that made it, or signed and without any."""
-    payload = copy.deepcopy(GOOD["anthropic"])
-    payload["messages"].insert(0, compacted({**COMPACTION, "signature": SIGNATURE}))
-    assert not refusals("anthropic", payload)
-    payload["messages"][0] = compacted(COMPACTION)
-    payload["context_management"] = {"edits": [{"type": "compact_20260112"}]}
-    assert not refusals("anthropic", payload)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
+from unittest import mock
 
 import orjson
 from uuid_utils import uuid7
@@ -31,7 +32,7 @@ from app.conversations.compaction_receipt import Compaction, CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events import Cursor
 from app.conversations.messages.repository import LogRepository
-from app.conversations.messages.row import Append
+from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.service import AppendAnswer, LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
@@ -51,7 +52,6 @@ from app.models.usage import Completion, ModelCall, TokenUsage
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database, Repositories
 from app.work.leases import Leases
-from app.work.repository import JobRepository
 
 TENANT = "default"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
@@ -91,13 +91,9 @@ class Clock:
         """Return the time of day."""
         return STARTED + timedelta(milliseconds=self.now)
 
-    def pass_ms(self, milliseconds: float) -> None:
-        """Let time go by."""
-        self.now += milliseconds
-
     def pass_seconds(self, seconds: float) -> None:
-        """Let more time go by."""
-        self.pass_ms(seconds * 1000)
+        """Let time go by."""
+        self.now += seconds * 1000
 
 
 def own_text(summary: str | None) -> str:
@@ -128,7 +124,7 @@ class ScriptedGateway:
         await self.release.wait()
         assert _open_sessions.get() == 0
         if self._clock is not None:
-            self._clock.pass_ms(20)
+            self._clock.pass_seconds(0.02)
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if isinstance(reply, ServiceUnavailable):
             raise reply
@@ -136,56 +132,29 @@ class ScriptedGateway:
 
 
 class WatchedDatabase(Database):
-    """The real database, watched: it knows whether the running task has a session open.
-
-    `after_read`, when set, runs once each time a build has read, before the build goes on.
-    """
+    """The real database, watched: it knows whether the running task has a session open."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database._store)
         self._settings_cache = database._settings_cache
-        self.failures: dict[str, Exception] = {}
-        self.after_read: Callable[[], Awaitable[None]] | None = None
-        self.opened = 0
-        self.most_at_once = 0
-        self._open = 0
 
     @property
     def store(self) -> Store:
         """The store that the real database speaks to."""
         return self._store
 
-    @contextmanager
-    def failing(self, sentence: str, error: Exception) -> Iterator[None]:
-        """Have a statement about the log or about jobs fail inside the block."""
-        self.failures[sentence] = error
-        try:
-            yield
-        finally:
-            del self.failures[sentence]
-
-    @contextmanager
-    def _numbered(self) -> Iterator[None]:
-        self.opened += 1
-        self._open += 1
-        self.most_at_once = max(self.most_at_once, self._open)
-        try:
-            yield
-        finally:
-            self._open -= 1
-
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Repositories]:
         """Open a session and remember it for this task."""
         async with super().session() as session:
-            with _counted(), self._numbered():
-                yield cast(Repositories, _WatchedRecords(session, self))
+            with _counted():
+                yield session
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Repositories]:
         """Open a transaction and remember it for this task."""
         async with super().transaction() as session:
-            with _counted(), self._numbered():
+            with _counted():
                 yield session
 
 
@@ -197,53 +166,23 @@ class _counted:  # a context manager, named like a function
         _open_sessions.set(_open_sessions.get() - 1)
 
 
-class _WatchedRecords:
-    def __init__(self, session: Repositories, database: WatchedDatabase) -> None:
-        self._records = session
-        self._watched = database
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._records, name)
-
-    @property
-    def log(self) -> LogRepository:
-        return cast(LogRepository, _Failing(self._records.log, self._watched))
-
-    @property
-    def jobs(self) -> JobRepository:
-        return cast(JobRepository, _Failing(self._records.jobs, self._watched))
-
-    @property
-    def contexts(self) -> ContextRepository:
-        return cast(ContextRepository, _WatchedContexts(self._records.contexts, self._watched))
+def failing(sentence: str, error: Exception) -> Any:
+    """Have a statement about the log fail inside the block."""
+    return mock.patch.object(LogRepository, sentence, side_effect=error)
 
 
-class _Failing:
-    def __init__(self, session: object, database: WatchedDatabase) -> None:
-        self._records = session
-        self._watched = database
+def after_read(hook: Callable[[], Awaitable[None]]) -> None:
+    """Run this once a build has read, before it goes on."""
+    read = ContextRepository.read_build_input
 
-    def __getattr__(self, name: str) -> Any:
-        if name in self._watched.failures:
-            raise self._watched.failures[name]
-        return getattr(self._records, name)
-
-
-class _WatchedContexts:
-    def __init__(self, contexts: ContextRepository, database: WatchedDatabase) -> None:
-        self._contexts = contexts
-        self._watched = database
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._contexts, name)
-
-    async def read_build_input(self, *arguments: Any, **named: Any) -> Any:
-        found = await self._contexts.read_build_input(*arguments, **named)
-        hook = self._watched.after_read
-        if hook is not None:
-            self._watched.after_read = None
-            await hook()
+    async def reading(*arguments: Any, **named: Any) -> Any:
+        found = await read(*arguments, **named)
+        reader.stop()
+        await hook()
         return found
+
+    reader = mock.patch.object(ContextRepository, "read_build_input", reading)
+    reader.start()
 
 
 def new_id() -> str:
@@ -260,7 +199,6 @@ class Harness:
     clock: Clock = field(default_factory=Clock)
     model: str | None = None
     service_policy: Mapping[str, Any] = field(default_factory=dict)
-    window_bytes: int = 64 << 20
     objects: ObjectStore | None = None
 
     def __post_init__(self) -> None:
@@ -268,57 +206,23 @@ class Harness:
         settings = SummariserSettings(self.model, allowed, (), 5.0, attempts=1)
         self.resolver = SettingsResolver(MODELS, TOKENIZER, self.service_policy, MODEL)
         self.summariser = Summariser(
-            ModelAccess(
-                self.gateway,
-                MODELS,
-                TOKENIZER,
-                settings,
-                sleep=_no_sleep,
-            )
+            ModelAccess(self.gateway, MODELS, TOKENIZER, settings, sleep=_no_sleep)
         )
         self.outputs = StoredResults(self.database, self.objects or BlobStore(), new_id)
         self.active = ActiveWindows(self.database, self.resolver, self.clock.utc)
         self.log = LogService(self.database, self.resolver, self.outputs, self.active, new_id, 1000)
-        self.conversations = ConversationService(
-            self.database,
-            self.resolver,
-            new_id,
-            self.clock.utc,
-            self.outputs.delete_conversation_objects,
-            self.summariser.check_model,
-        )
-        self.agents = AgentService(
-            self.database,
-            self.resolver,
-            new_id,
-            self.clock.utc,
-            self.outputs.delete_conversation_objects,
-            self.summariser.check_model,
-        )
+        forget, check = self.outputs.delete_conversation_objects, self.summariser.check_model
+        given = (self.database, self.resolver, new_id, self.clock.utc, forget, check)
+        self.conversations, self.agents = ConversationService(*given), AgentService(*given)
         self.leases = Leases(self.database, new_id)
-        self.compaction = CompactionService(
-            self.database,
-            self.resolver,
-            self.summariser,
-            self.active,
-            self.leases,
-            new_id,
-            self.clock.now_ms,
-        )
+        parts = (self.database, self.resolver, self.summariser, self.active, self.leases)
+        self.compaction = CompactionService(*parts, new_id, self.clock.now_ms)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
-        self.transcripts = TranscriptService(
-            self.database, self.resolver, self.active, self.outputs
-        )
-        self.payload_cache = PayloadCache(self.window_bytes)
-        self.context = self.cold(self.payload_cache)
-        self.usage = UsageService(
-            self.database,
-            self.resolver,
-            self.active,
-            new_id,
-            self.payload_cache,
-            self.clock.utc,
-        )
+        reads = (self.database, self.resolver, self.active)
+        self.transcripts = TranscriptService(*reads, self.outputs)
+        cache = PayloadCache(64 << 20)
+        self.context = self.cold(cache)
+        self.usage = UsageService(*reads, new_id, cache, self.clock.utc)
 
     def cold(self, cache: PayloadCache | None = None) -> ContextService:
         """Return the build service of a process that has built nothing yet."""
@@ -327,7 +231,7 @@ class Harness:
                 self.database,
                 self.resolver,
                 self.summariser,
-                cache or PayloadCache(self.window_bytes),
+                cache or PayloadCache(64 << 20),
                 self.active,
                 self.compaction,
                 Statuses(self.database, self.clock.utc),
@@ -344,10 +248,8 @@ class Harness:
         agent_id: str | None = None,
     ) -> str:
         """Create a conversation and return its id."""
-        lists: dict[str, Any] = {"sections": list(sections), "tools": list(tools)}
-        new = ConversationCreate(
-            conversation_id=conversation_id, agent_id=agent_id, policy=policy, **lists
-        )
+        own: dict[str, Any] = {"sections": list(sections), "tools": list(tools), "policy": policy}
+        new = ConversationCreate(conversation_id=conversation_id, agent_id=agent_id, **own)
         return (await self.conversations.create(TENANT, new)).conversation_id
 
     async def agent(
@@ -357,12 +259,8 @@ class Harness:
         agent_id: str | None = None,
     ) -> str:
         """Create an agent and return its id."""
-        new = AgentCreate(
-            name="Agent",
-            agent_id=agent_id,
-            policy=policy,
-            rolling_window_seconds=rolling_window_seconds,
-        )
+        own: dict[str, Any] = {"rolling_window_seconds": rolling_window_seconds, "policy": policy}
+        new = AgentCreate(name="Agent", agent_id=agent_id, **own)
         return (await self.agents.create(TENANT, new)).agent_id
 
     async def patch(self, conversation_id: str, **changes: Any) -> None:
@@ -431,30 +329,28 @@ class Harness:
         active = (await self.receipt(conversation_id)).compaction_id
         await self.receipts.undo(TENANT, conversation_id, active)
 
-    async def pin(self, conversation_id: str, seq: int, *, turn: bool = False) -> list[int]:
+    async def pin(
+        self, conversation_id: str, seq: int, *, turn: bool = False, pinned: bool = True
+    ) -> list[int]:
         """Pin the message with this seq."""
-        message_id = await self._id_of(conversation_id, seq)
-        return await self.transcripts.pin(TENANT, conversation_id, message_id, whole_turn=turn)
-
-    async def unpin(self, conversation_id: str, seq: int, *, turn: bool = False) -> list[int]:
-        """Unpin the message with this seq."""
-        message_id = await self._id_of(conversation_id, seq)
+        message_id = (await self._messages(conversation_id))[seq - 1].id
         return await self.transcripts.pin(
-            TENANT, conversation_id, message_id, whole_turn=turn, pinned=False
+            TENANT, conversation_id, message_id, whole_turn=turn, pinned=pinned
         )
 
-    async def _id_of(self, conversation_id: str, seq: int) -> str:
-        _, (message,) = await self.transcripts.page(
-            TENANT, conversation_id, after_seq=seq - 1, before_seq=seq + 1, order="asc", limit=1
-        )
-        return message.id
+    async def unpin(self, conversation_id: str, seq: int) -> list[int]:
+        """Unpin the message with this seq."""
+        return await self.pin(conversation_id, seq, pinned=False)
 
     async def bodies(self, conversation_id: str) -> list[str]:
         """Return the log as it is stored, in order."""
+        return [message.body for message in await self._messages(conversation_id)]
+
+    async def _messages(self, conversation_id: str) -> Sequence[StoredMessage]:
         _, page = await self.transcripts.page(
             TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=10_000
         )
-        return [message.body for message in page]
+        return page
 
     async def stored(self, conversation_id: str) -> Conversation:
         """Return the conversation as it is stored."""

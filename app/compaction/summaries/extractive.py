@@ -76,40 +76,26 @@ def write_summary(
     return SummaryResult(fitted.text, retained.text or None, sections, unlisted)
 
 
-def ledger_of(messages: Sequence[Message]) -> StatementLedger:
-    """Return the statements of messages."""
+def ledger_of(messages: Sequence[Message], *, opens: bool = False) -> StatementLedger:
+    """Return the statements of messages, with `opens` those that a conversation begins with."""
     ledger = StatementLedger()
+    if opens:
+        ledger.expect_first_request()
     for message in messages:
         ledger.add_message(message)
     return ledger
 
 
 def extract_summary(
-    messages: Sequence[Message],
-    previous: str | None,
-    retained: str | None,
-    wants_retain: bool,
-    max_tokens: int,
-    count: CountText,
-    *,
-    opens: bool = False,
+    messages: Sequence[Message], max_tokens: int, count: CountText, *, opens: bool
 ) -> SummaryResult:
-    """Return a summary of messages, and of an earlier summary and its retain section.
-
-    `opens` is set where the conversation begins with these messages.
-    """
-    ledger = StatementLedger()
-    earlier = [text for text in (retained, previous) if text]
-    for text in earlier:
-        read_summary(ledger, text)
-    if opens:
-        ledger.expect_first_request()
-    for message in messages:
-        ledger.add_message(message)
-    source_tokens = sum(_tokens_of(message, count) for message in messages)
-    source_tokens += sum(int(count(text) / SOURCE_SHARE) for text in earlier)
-    scope, source_tokens = SummaryScope(count), max(source_tokens, MIN_SOURCE_TOKENS)
-    return write_summary(ledger, wants_retain, max_tokens, source_tokens, scope)
+    """Return a summary of messages alone."""
+    tokens = sum(
+        count(message.text) + sum(count(call.name + call.arguments) for call in message.calls)
+        for message in messages
+    )
+    ledger, scope = ledger_of(messages, opens=opens), SummaryScope(count)
+    return write_summary(ledger, False, max_tokens, max(tokens, MIN_SOURCE_TOKENS), scope)
 
 
 def merge_summaries(texts: Sequence[str], max_tokens: int, scope: SummaryScope) -> SummaryResult:
@@ -117,10 +103,6 @@ def merge_summaries(texts: Sequence[str], max_tokens: int, scope: SummaryScope) 
     ledger = merged_ledger((scope.unlisted, *texts, scope.newly_unlisted), read_summary)
     fitted = fit(ledger, max_tokens, scope.count, scope.closing)
     return SummaryResult(fitted.text, unlisted=fitted.unlisted)
-
-
-def _tokens_of(message: Message, count: CountText) -> int:
-    return count(message.text) + sum(count(call.name + call.arguments) for call in message.calls)
 
 
 # --- several summaries ------------------------------------------------------------------------

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from app.compaction.summaries.statements.calls import shortened
 from app.compaction.summaries.statements.segments import segments
-from app.formats.message import Message, Role, Text, ToolCall
+from app.formats.message import Message, Role
 
 SENTENCE_CHARS = 160
 SCAN_CHARS = 2048
@@ -41,42 +42,26 @@ def extract_snapshot_summary(
 
 
 def _request(message: Message) -> str:
-    return _first_sentence(opening_text(message)) if message.role is Role.USER else ""
-
-
-def opening_text(message: Message) -> str:
-    """Return the beginning of a user's text, or the kinds of the parts where there is no text."""
-    for part in message.parts:
-        if isinstance(part, Text) and (text := part.text[:SCAN_CHARS].strip()):
-            return text
-    kinds = sorted({type(part).__name__.lower() for part in message.parts})
-    return f"[{', '.join(kinds)}]" if kinds else ""
+    """Return the first sentence of a user's text."""
+    return _first_sentence(message.text) if message.role is Role.USER else ""
 
 
 def _first_sentence(text: str) -> str:
-    first = next(segments(text[:SCAN_CHARS]), None)
+    first = next(segments(text[:SCAN_CHARS].strip()), None)
     return shortened(first.text if first is not None else "", SENTENCE_CHARS).rstrip(".。")
 
 
 def _open_items(messages: Sequence[Message]) -> str | None:
-    calls = [shortened(call.name, 80) or "a tool" for call in unanswered_calls(messages)]
-    if calls:
-        more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
-        return f"Open is the result of {', '.join(calls[:3])}{more}."
-    if messages and messages[-1].role is Role.USER:
+    results = list(takewhile(lambda message: message.role is Role.TOOL, reversed(messages)))
+    last = messages[-len(results) - 1] if len(results) < len(messages) else None
+    answered = {message.tool_call_id for message in results}
+    open_calls = [call for call in last.calls if call.id not in answered] if last else []
+    if open_calls:
+        names = ", ".join(shortened(call.name, 80) or "a tool" for call in open_calls[:3])
+        return f"Open is the result of {names}{' and more' * (len(open_calls) > 3)}."
+    if last is not None and not results and last.role is Role.USER:
         return "The last request is not answered yet."
     return None
-
-
-def unanswered_calls(messages: Sequence[Message]) -> list[ToolCall]:
-    """Return the calls of the last call group that have no result yet."""
-    answered: set[str | None] = set()
-    for message in reversed(messages):
-        if message.role is Role.TOOL:
-            answered.add(message.tool_call_id)
-        else:
-            return [call for call in message.calls if call.id not in answered]
-    return []
 
 
 def _counted(count: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from itertools import pairwise
 from typing import assert_never
 
-from app.formats.labels import block_label
+from app.formats.media import block_label
 from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Role, Text, ToolCall
 from app.models.tokens import CountText
 

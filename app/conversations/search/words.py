@@ -137,7 +137,9 @@ def lexemes(*texts: str) -> tuple[str, ...]:
     """Return the different lexemes of texts in order of first occurrence."""
     unique: dict[str, None] = {}
     for word in (word for text in texts for word in words_of(text)):
-        found = _pairs(normalised(word)) if _is_spaceless(word) else _lexemes_of(word[:_WORD_CHARS])
+        found = (
+            pairs_of(normalised(word)) if _is_spaceless(word) else _lexemes_of(word[:_WORD_CHARS])
+        )
         unique |= dict.fromkeys(found)
         if len(unique) >= MAX_LEXEMES:
             break
@@ -148,7 +150,8 @@ def _is_spaceless(word: str) -> bool:
     return not word.isascii() and SPACELESS.match(word) is not None
 
 
-def _pairs(run: str) -> Iterable[str]:
+def pairs_of(run: str) -> Iterable[str]:
+    """Return the pairs of neighbouring characters of a run, and its last character (rule 4)."""
     return (*map("".join, pairwise(run)), *run[-1:])
 
 

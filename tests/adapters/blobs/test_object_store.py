@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -252,44 +250,3 @@ def test_invalid_urls_are_refused(url: str) -> None:
     """A URL that names no object store is refused by the constructor."""
     with pytest.raises(ValueError, match="begins with"):
         ObjectStore(url)
-
-
-UPLOADING = """
-import asyncio, os, sys
-from app.blobs.blobs import CHUNK_BYTES, Chunk
-from app.blobs.store import ObjectStore
-
-async def upload():
-    chunks = [Chunk(n, 0, 0, CHUNK_BYTES, os.urandom(CHUNK_BYTES)) for n in range(256)]
-    async with ObjectStore(sys.argv[1]).writer(*sys.argv[2:5]) as writer:
-        await writer.write(chunks)
-        print("under way", flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(upload())
-"""
-
-
-async def test_parts_of_a_killed_upload_are_dropped(tmp_path: Path) -> None:
-    """Old parts of a killed upload to a folder are deleted, and nothing else."""
-    url = f"file://{tmp_path}/store here"
-    store, content_id = ObjectStore(url), new_id()
-    async with store.writer(TENANT, CID, new_id()) as writer:
-        await writer.write(chunks_of(b"finished"))
-        await writer.finish()
-    command = (sys.executable, "-c", UPLOADING, url, TENANT, CID, content_id)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as uploading:
-        assert uploading.stdout is not None
-        assert uploading.stdout.readline() == "under way\n"
-        uploading.kill()
-    foreign = tmp_path / "store here" / "notes#1"
-    foreign.write_text("mine")
-    parts = [file for file in tmp_path.rglob(f"{content_id}*") if file.is_file()]
-    assert parts
-    now = datetime.now(UTC)
-    assert await store.drop_parts(now - timedelta(hours=1)) == 0
-    assert all(part.exists() for part in parts)
-    assert await store.drop_parts(now + timedelta(seconds=5)) == len(parts)
-    left = sorted(file.name for file in tmp_path.rglob("*") if file.is_file())
-    assert len(left) == 2
-    assert "notes#1" in left

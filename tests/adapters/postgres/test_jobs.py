@@ -11,7 +11,7 @@ from uuid_utils import uuid7
 
 from app.conversations.conversation import StoredSettings
 from app.repositories import Database
-from app.work.repository import WAITING, listening
+from app.work.repository import WAITING
 from tests.patience import PATIENCE_SECONDS
 
 TENANT = "default"
@@ -89,21 +89,3 @@ async def test_a_claim_waits_for_nobody(
             async with asyncio.timeout(PATIENCE_SECONDS):
                 assert await claims(database) == [(other, None)]
     assert await claims(database) == [(conversation_id, None)]
-
-
-async def test_workers_are_notified(
-    database: Database, database_url: str, conversation_id: str
-) -> None:
-    """A job that is stored notifies by itself, other work when told to; a lost connection shows."""
-    notified, closed = asyncio.Event(), asyncio.Event()
-    async with (
-        asyncio.timeout(PATIENCE_SECONDS),
-        database.session() as session,
-        listening(database_url, notified.set, closed.set),
-    ):
-        await session.jobs.notify()
-        await notified.wait()
-        notified.clear()
-        await session.jobs.add(TENANT, conversation_id, new_id(), "compact", "{}")
-        await notified.wait()
-        assert not closed.is_set()

@@ -56,10 +56,8 @@ async def test_metadata_is_filtered_as_it_is_now(client: httpx.AsyncClient) -> N
     "metadata",
     [
         {"n\x00": "a\x00b", "lone": "a\ud800b", "\udc00": "\ud800\ud800x\udc00"},
-        {"nested": {"k": {"k": ["\x00", {"\ud83d": "\ude00"}]}}, "list": [[[]], "x"]},
         {"written": "\\u0000 \\ud800", "path": "C:\\ud8", "to": "\\udc0", "quote": '"\\'},
-        {"empty": "", "": "k", "none": None, "big": 1e300, "small": 1e-300, "neg": -0.0},
-        {"long": "é" * 8_000, "n": 1.50},
+        {"nested": {"k": {"k": ["\x00", {"\ud83d": "\ude00"}]}}, "": "k", "big": 1e300},
     ],
 )
 async def test_any_metadata_is_stored_and_listed(
@@ -106,21 +104,13 @@ async def test_activity_is_the_newest_message(client: httpx.AsyncClient) -> None
     assert after == [f"/v1/conversations/{fork}"], "a fork is as new as its creation"
 
 
-@pytest.mark.parametrize("strategy", ["sandwich", "sliding_window"])
-async def test_usage_in_a_list_is_that_of_each_conversation(
-    client: httpx.AsyncClient, strategy: str
-) -> None:
+async def test_usage_in_a_list_is_that_of_each_conversation(client: httpx.AsyncClient) -> None:
     """`include=usage` gives in one answer what three requests for each give. [lists.usage]"""
-    section = {"name": "base", "content": "You know the harbour."}
-    agent = (await post(client, "/v1/agents", {"name": "Guide", "sections": [section]}))["agent_id"]
-    policy = {
-        "strategy": strategy,
-        "sliding_window": {"keep_last_n": 2},
-        "budget": {"context_window": 8_000, "max_output_tokens": 500},
-    }
+    budget = {"context_window": 8_000, "max_output_tokens": 500}
+    few = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 2}}
     paths = [
-        await new_conversation(client, agent_id=agent, model="gpt-4o", policy=policy)
-        for _ in range(3)
+        await new_conversation(client, model="gpt-4o", policy={"budget": budget, **own})
+        for own in ({}, few, {})
     ]
     unknown = await new_conversation(client, model="of-our-own")
     for number, path in enumerate(paths):
@@ -130,26 +120,25 @@ async def test_usage_in_a_list_is_that_of_each_conversation(
             built = await post(client, f"{path}/context")
             usage = {"prompt_tokens": 900, "completion_tokens": 20}
             await post(client, f"{path}/usage", {"usage": usage, "build_id": built["build_id"]})
-    if strategy == "sandwich":
-        assert (await post(client, f"{paths[2]}/compact", {"target_tokens": 200}))["compacted"]
+    assert (await post(client, f"{paths[2]}/compact", {"target_tokens": 200}))["compacted"]
     listed = (await client.get("/v1/conversations?include=usage")).json()["data"]
     found = {f"/v1/conversations/{item['conversation_id']}": item["usage"] for item in listed}
     assert set(found) == {*paths, unknown}
     for path, shown in found.items():
-        budget = (await client.get(f"{path}/budget")).json()
+        reading = (await client.get(f"{path}/budget")).json()
         totals = (await client.get(f"{path}/usage")).json()["totals"]
         receipts = (await client.get(f"{path}/compactions")).json()["data"]
         last = ("compaction_id", "created_at", "trigger")
         assert shown == {
-            "budget": budget["budget"],
-            "pressure": budget["pressure"],
+            "budget": reading["budget"],
+            "pressure": reading["pressure"],
             "cost_usd": totals["cost_usd"],
             "saved_tokens": totals["saved_tokens"],
             "last_compaction": {name: receipts[0][name] for name in last} if receipts else None,
         }
     assert found[unknown]["budget"] is None
     assert found[paths[2]]["cost_usd"] > 0
-    assert (found[paths[2]]["last_compaction"] is not None) is (strategy == "sandwich")
+    assert found[paths[2]]["last_compaction"] is not None
     plain = (await client.get("/v1/conversations")).json()["data"]
     assert [item["usage"] for item in plain] == [None] * 4
     wrong = await client.get("/v1/conversations?include=cost")
@@ -163,7 +152,6 @@ async def test_usage_in_a_list_is_that_of_each_conversation(
         ("metadata[a][b]=x", "/query/metadata[a][b]"),
         ("metadata[a]=x&metadata[a]=y", "/query/metadata[a]"),
         ("metadata[a]=%00", "/query/metadata[a]"),
-        (f"metadata[a]={'x' * 513}", "/query/metadata[a]"),
         (f"metadata[{'k' * 65}]=x", f"/query/metadata[{'k' * 65}]"),
         ("&".join(f"metadata[k{n}]=x" for n in range(9)), "/query/metadata"),
         ("model=%0A", "/query/model"),

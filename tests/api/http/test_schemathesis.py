@@ -68,8 +68,6 @@ UNSAID = {
     ),
     "settings have to work together, and no name may stand twice in a list": (
         *("create_agent", "change_agent", "create_conversation", "change_conversation"),
-        *("set_agent_sections", "set_agent_tools"),
-        *("set_conversation_sections", "set_conversation_tools"),
     ),
     "days are a range, and a cursor is what a page of the same groups has given": (
         *("get_conversation_usage", "get_agent_usage", "get_usage"),

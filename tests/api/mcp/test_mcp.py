@@ -262,17 +262,6 @@ async def test_a_bound_client_cannot_name_another_conversation(
     assert is_error and 'there is no argument "conversation_id"' in text
 
 
-async def test_url_and_header_must_agree(served: str, http: httpx.AsyncClient) -> None:
-    """A client bound to two conversations is refused; one bound twice to the same is not."""
-    conversation_id, _ = await offloaded(http)
-    path = f"/mcp?conversation_id={conversation_id}"
-    async with connected(served, path=path, Context_Conversation_Id=conversation_id.upper()) as one:
-        assert not (await one.call_tool("recall", {"query": "harbour"})).is_error
-    headers = {**ASKED, "Context-Conversation-Id": NOWHERE}
-    answer = await http.post(path, json=asked("ping"), headers=headers)
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/query/conversation_id")
-
-
 async def test_conversations_of_other_tenants_are_unknown(
     settings: Settings, database: Database
 ) -> None:

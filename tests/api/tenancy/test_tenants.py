@@ -43,6 +43,11 @@ NAMED = {"create_agent", "set_model", "import_snapshot"}
 """Operations whose ids are names that each tenant gives as it likes."""
 
 
+SECTION = {"name": "base", "content": "You help."}
+SHARED = {"kind": "sections", "version": "1"}
+"""What a path has besides ids."""
+
+
 @dataclass(frozen=True)
 class World:
     """Two tenants, each with a conversation that everything has happened to, and its ids."""
@@ -74,7 +79,7 @@ class World:
         more = {"content": b"raw"} if body is RAW else {"json": body} if body is not None else {}
         return await self.client.request(
             method,
-            re.sub(r"\{(\w+)\}", lambda found: quote(ids[found[1]], safe=""), path),
+            re.sub(r"\{(\w+)\}", lambda found: quote({**ids, **SHARED}[found[1]], safe=""), path),
             params=query,
             headers=self.headers(tenant),
             **more,
@@ -113,7 +118,7 @@ async def ids_of(
     client: httpx.AsyncClient, agent_id: str, conversation_id: str | None = None
 ) -> dict[str, str]:
     """Make everything of which there are ids, and return those."""
-    await post(client, "/v1/agents", {"agent_id": agent_id, "name": "Agent"})
+    await post(client, "/v1/agents", {"agent_id": agent_id, "name": "Agent", "sections": [SECTION]})
     path = await full_conversation(client, agent_id, conversation_id)
     answered = await append(
         client, path, user("look"), calling("c2"), result("c2", f"{agent_id} " * 900)
@@ -201,7 +206,7 @@ def ids_in(call: Call) -> list[str]:
     names |= {"answer_tool_call": {"ref"}, "get_context": {"build_id"}}.get(
         operation["operationId"], set()
     )
-    return sorted(names)
+    return sorted(names - set(SHARED))
 
 
 async def test_foreign_ids_among_own_ones_are_unknown(world: World) -> None:

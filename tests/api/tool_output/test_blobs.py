@@ -155,8 +155,7 @@ async def assert_read_back(client: httpx.AsyncClient, path: str, text: str) -> N
         seq = sent.json()["messages"][1]["seq"]
         lines = expected.count(b"\n") + (expected[-1:] not in (b"", b"\n"))
         assert (ref["byte_size"], ref["line_count"]) == (len(expected), lines)
-        has_long_line = max(map(len, text.split("\n"))) > 2400
-        assert ref["id"].startswith("blob_") == (len(expected) > 4096 or has_long_line)
+        assert ref["id"].startswith("blob_") == (len(expected) > 4096)
         (shown,) = await transcript(client, path, content="full", after_seq=seq - 1)
         assert shown["content"] == message["content"] and shown["role"] == "tool"
         assert shown["output_ref"] == ref and not shown["content_truncated"]

@@ -147,15 +147,3 @@ def test_refused(raw: dict[str, Any], pointer: str) -> None:
     with pytest.raises(ValidationError) as refused:
         parse_tool(raw, "/t")
     assert refused.value.problems[0].pointer == pointer
-
-
-def test_names() -> None:
-    """Tools of different formats, servers and kinds do not replace each other.
-
-    Anthropic's share the names of functions, as its payloads do.
-    """
-    names = [parse_tool(raw, "").name for _, raw in CASES]
-    assert len(set(names)) == len(names)
-    assert parse_tool(ANTHROPIC[0], "").name == function("web_search").name
-    newer = {"type": "web_search_20260209", "name": "web_search"}
-    assert parse_tool(newer, "").name == parse_tool(ANTHROPIC[0], "").name

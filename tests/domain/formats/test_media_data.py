@@ -78,17 +78,6 @@ def test_base64_is_written_as_strict_readers_take_it(
 
 
 @pytest.mark.parametrize("target", FormatName)
-def test_a_url_in_the_place_of_data_is_a_url(target: FormatName) -> None:
-    """In the Chat format as it came, elsewhere in the field for URLs."""
-    url = "https://a.test/f.pdf"
-    part = {"type": "file", "file": {"filename": "f.pdf", "file_data": url}}
-    sent = items(RawLog([(CHAT, {"role": "user", "content": [part]})]), target)
-    key = {CHAT: "file_data", RESPONSES: "file_url", ANTHROPIC: "url", GEMINI: "fileUri"}[target]
-    assert values(sent, key) == [url]
-    assert ";base64," not in json.dumps(sent)
-
-
-@pytest.mark.parametrize("target", FormatName)
 @pytest.mark.parametrize("format", [CHAT, RESPONSES, ANTHROPIC])
 def test_parts_of_mcp_are_read_in_results(format: FormatName, target: FormatName) -> None:
     """An image is an image, a text resource is a document, a link is named."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google.genai.types import Content
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
 from app.conversations.messages.draft import make_drafts
 from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition, parse_tool
-from app.formats.media import clean, is_base64
+from app.formats.media import clean
 from app.formats.message import FormatName, Message, Role, Text
 from app.formats.tools import sendable_id, tool_name
 from tests.domain.compaction import strategies_messages as generated
@@ -29,36 +28,24 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 REFUSALS: list[tuple[FormatName, dict[str, Any], str]] = [
     (CHAT, {}, "/role"),
-    (CHAT, {"role": "oracle", "content": "x"}, "/role"),
-    (CHAT, {"role": "function", "name": "f", "content": "x"}, "/role"),
     (CHAT, {"role": "user"}, "/content"),
     (CHAT, {"role": "user", "content": "x", "name": 1}, "/name"),
     (CHAT, {"role": "user", "content": "x", "tool_calls": [CALL]}, "/tool_calls"),
     (CHAT, {"role": "tool", "content": "x"}, "/tool_call_id"),
     (CHAT, {"role": "assistant", "function_call": {"name": "f"}}, "/function_call"),
-    (CHAT, {"role": "assistant", "tool_calls": {}}, "/tool_calls"),
     (ANTHROPIC, {"role": "tool", "content": "x"}, "/role"),
     (ANTHROPIC, {"role": "user"}, "/content"),
-    (ANTHROPIC, {"role": "assistant", "content": {}}, "/content"),
     (GEMINI, {}, "/role"),
-    (GEMINI, {"role": "system", "parts": []}, "/role"),
     (GEMINI, {"role": "user"}, "/parts"),
     (RESPONSES, {}, "/type"),
-    (RESPONSES, {"type": 3}, "/type"),
     (RESPONSES, {"role": "tool", "content": "x"}, "/role"),
-    (RESPONSES, {"type": "additional_tools", "role": "developer", "tools": []}, "/role"),
-    (RESPONSES, {"type": "item_reference", "id": "msg_1"}, "/type"),
-    (RESPONSES, {"type": "compaction_trigger"}, "/type"),
     (RESPONSES, {"role": "user"}, "/content"),
     (RESPONSES, {"type": "reasoning"}, "/summary"),
     (RESPONSES, {"type": "compaction"}, "/encrypted_content"),
     (RESPONSES, {**ITEM_CALL, "call_id": None}, "/call_id"),
     (RESPONSES, {**ITEM_CALL, "arguments": {}}, "/arguments"),
-    (RESPONSES, {**OUTPUT, "call_id": ""}, "/call_id"),
     (RESPONSES, {**OUTPUT, "output": 5}, "/output"),
     (RESPONSES, {"type": "tool_search_output", "call_id": "c", "tools": {}}, "/tools"),
-    (RESPONSES, {"role": "assistant", "output": [OUTPUT]}, "/output/0/type"),
-    (RESPONSES, {"role": "assistant", "output": [{"role": "user"}]}, "/output/0/role"),
     (RESPONSES, {"role": "assistant", "output": ["x"]}, "/output/0"),
 ]
 BAD_PARTS: list[tuple[FormatName, str, Any, str]] = [
@@ -67,18 +54,14 @@ BAD_PARTS: list[tuple[FormatName, str, Any, str]] = [
     (CHAT, "user", {"type": "text"}, "/text"),
     (CHAT, "user", {"type": "image_url"}, "/image_url"),
     (CHAT, "user", {"type": "image_url", "image_url": {"url": ""}}, "/image_url/url"),
-    (CHAT, "user", {"type": "image_url", "image_url": "data:a/b;base64,"}, "/image_url/url"),
     (CHAT, "user", {"type": "file", "file": {}}, "/file"),
     (ANTHROPIC, "user", 3, ""),
     (ANTHROPIC, "user", {"type": "text", "text": None}, "/text"),
     (ANTHROPIC, "user", USE, "/type"),
-    (ANTHROPIC, "user", THINKING, "/type"),
-    (ANTHROPIC, "assistant", RESULT, "/type"),
     (ANTHROPIC, "assistant", {**USE, "input": "{}"}, "/input"),
     (ANTHROPIC, "assistant", {**USE, "id": 7}, "/id"),
     (ANTHROPIC, "user", {"type": "tool_result"}, "/tool_use_id"),
     (ANTHROPIC, "user", {**RESULT, "is_error": "no"}, "/is_error"),
-    (ANTHROPIC, "user", {**RESULT, "content": [RESULT]}, "/content/0/type"),
     (ANTHROPIC, "user", {"type": "image"}, "/source"),
     (ANTHROPIC, "user", {"type": "image", "source": {"type": "url"}}, "/source/url"),
     (ANTHROPIC, "assistant", {"type": "thinking"}, "/thinking"),
@@ -87,7 +70,6 @@ BAD_PARTS: list[tuple[FormatName, str, Any, str]] = [
     (RESPONSES, "user", {"type": "input_file"}, ""),
     (RESPONSES, "assistant", {"type": "input_text", "text": "x"}, "/type"),
     (GEMINI, "model", "hi", ""),
-    (GEMINI, "model", {}, ""),
     (GEMINI, "model", {"text": 5}, "/text"),
     (GEMINI, "model", {"functionResponse": {"name": "f"}}, "/functionResponse"),
     (GEMINI, "user", {"function_call": {"name": "g"}}, "/functionCall"),
@@ -286,34 +268,6 @@ def test_parts_of_another_format_are_refused(
     assert f"not of {format}" in problem.detail
 
 
-@pytest.mark.parametrize(
-    ("format", "raw"),
-    [
-        (CHAT, {"role": "user", "content": [{"type": "vid", "x": 1}]}),
-        (CHAT, {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}),
-        (ANTHROPIC, {"role": "user", "content": [{"type": "vid", "x": 1}]}),
-        (RESPONSES, {"role": "user", "content": [{"type": "vid", "x": 1}]}),
-        (RESPONSES, {"type": "some_new_item", "x": 1}),
-        (GEMINI, {"role": "user", "parts": [{"vid": {"x": 1}}]}),
-    ],
-)
-def test_parts_of_unknown_types_are_accepted(format: FormatName, raw: dict[str, Any]) -> None:
-    """A part type that this service does not list is replayed to its provider unchanged."""
-    (made,) = make_drafts(raw, format, len, "/messages/0")
-    assert made.body
-
-
-@pytest.mark.parametrize("data", ["", "AA==", "AAA", "+/AA", "-_AA", "AAAAA", "AB==", "AAB=", "é"])
-def test_base64_is_recognised_as_by_strict_readers(data: str) -> None:
-    """What the SDK would refuse is not taken for base64. [payload.sdk-call]"""
-    part = {"inlineData": {"mimeType": "image/png", "data": data}}
-    try:
-        Content.model_validate({"role": "model", "parts": [part]})
-    except ValueError:
-        assert not is_base64(data)
-    assert is_base64(data) is (data in ("", "AA==", "AAA", "+/AA", "-_AA"))
-
-
 @given(first=generated.ANY_IDS, second=generated.ANY_IDS)
 def test_sendable_ids(first: str, second: str) -> None:
     """Ids are short, of the common charset, and stay as different as they were."""
@@ -322,21 +276,6 @@ def test_sendable_ids(first: str, second: str) -> None:
     assert len(sent) <= 40
     assert tool_name(sent) == sent
     assert (sendable_id(second) == sent) == (second == first)
-
-
-@pytest.mark.parametrize(
-    ("name", "sent"),
-    [
-        ("read_file", "read_file"),
-        ("a b.c", "a_b_c"),
-        ("", "tool"),
-        ("x" * 70, "x" * 64),
-        ("é", "_"),
-    ],
-)
-def test_tool_names(name: str, sent: str) -> None:
-    """A called name is made one that providers take. [anthropic.sizes, openai-chat.sizes]"""
-    assert tool_name(name) == sent
 
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}

@@ -19,14 +19,13 @@ from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMes
 from openai.types.responses import FunctionToolParam, ResponseInputItemParam, ResponseOutputItem
 from pydantic import TypeAdapter
 
-from app.common.texts import is_sendable, sendable, sendable_json
-from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition, labels, parse_tool
+from app.common.texts import is_sendable, sendable_json
+from app.formats import PROVIDERS, ToolDefinition, media, parse_tool
 from app.formats.media import clean
 from app.formats.message import (
     EMPTY_MESSAGE,
     EMPTY_RESULT,
     NO_RESULT,
-    File,
     FormatName,
     Image,
     Message,
@@ -48,7 +47,6 @@ TYPES: dict[FormatName, Any] = {
     ANTHROPIC: MessageParam,
 }
 UNPAIRED = ("call-unanswered", "search-unanswered", "orphan-result", "item-id-reused")
-PNG = generated.png(30, 20)
 
 
 def read(format: FormatName, raw: Mapping[str, Any]) -> Message:
@@ -110,7 +108,7 @@ def test_round_trip(format: FormatName, message: Message, replays: bool) -> None
         rest = list(provider.parse(pieces[1], ""))
     assert (back.role, back.tool_call_id) == (shown.role, shown.tool_call_id)
     has_apart = bool(provider.apart(shown))
-    assert back.text == (shown.text or (labels.MEDIA_FOLLOWS if has_apart else ""))
+    assert back.text == (shown.text or (media.MEDIA_FOLLOWS if has_apart else ""))
     assert bool(rest) == has_apart
     assert calls_of(back) == calls_of(shown)
     assert images_of(back, *rest) == images_of(shown)
@@ -133,140 +131,8 @@ def test_clean_is_idempotent_and_sendable(message: Message) -> None:
     assert clean(Message(Role.TOOL, (), "c1")).text == EMPTY_RESULT
 
 
-@given(text=generated.texts(), repeat=st.sampled_from([1, 70_000]))
-def test_sendable_replaces_only_unsendable_characters(text: str, repeat: int) -> None:
-    """NUL and lone surrogates become U+FFFD one by one, in texts of any length."""
-    text *= repeat
-    expected = "".join("\ufffd" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text)
-    assert sendable(text) == expected
-    assert is_sendable(text) is (text == expected)
-
-
 STOOD_IN = {"thoughtSignature": STAND_IN_SIGNATURE}
-CALLS = said(Text("x"), ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "a b.c", "oops"))
-FILES = Message(
-    Role.USER,
-    (
-        File("application/pdf", "JVBE"),
-        File(text="body", name="n.txt"),
-        File(url="https://x.test/a.pdf"),
-        File(file_id="file_1", format=ANTHROPIC),
-    ),
-)
 SYSTEM = Message(Role.SYSTEM, (Text("be kind"),))
-WITH_IMAGE = Message(Role.TOOL, (Image("image/png", PNG),), "c1", "f")
-INLINE = {"inlineData": {"mimeType": "image/png", "data": PNG}}
-SENT: list[tuple[FormatName, Message, list[dict[str, Any]]]] = [
-    (CHAT, said(Text("a"), Text("b")), [{"role": "assistant", "content": "a\nb"}]),
-    (CHAT, SYSTEM, [{"role": "system", "content": "be kind"}]),
-    (ANTHROPIC, SYSTEM, [{"type": "text", "text": t} for t in ("[System]", "be kind")]),
-    (GEMINI, SYSTEM, [{"text": "[System]"}, {"text": "be kind"}]),
-    (
-        CHAT,
-        FILES,
-        [
-            {
-                "role": "user",
-                "content": [
-                    {
-                        "type": "file",
-                        "file": {
-                            "file_data": "data:application/pdf;base64,JVBE",
-                            "filename": "document",
-                        },
-                    },
-                    {"type": "text", "text": "[file: n.txt]\nbody"},
-                    {"type": "text", "text": "[file: https://x.test/a.pdf]"},
-                    {"type": "text", "text": "[file: file_1]"},
-                ],
-            }
-        ],
-    ),
-    (
-        RESPONSES,
-        CALLS,
-        [
-            {
-                "type": "message",
-                "role": "assistant",
-                "content": [{"type": "output_text", "text": "x", "annotations": []}],
-            },
-            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'},
-            {
-                "type": "function_call",
-                "call_id": "c2",
-                "name": "a_b_c",
-                "arguments": '{"arguments":"oops"}',
-            },
-        ],
-    ),
-    (
-        GEMINI,
-        CALLS,
-        [
-            {"text": "x"},
-            {"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}, **STOOD_IN},
-            {"functionCall": {"id": "c2", "name": "a_b_c", "args": {"arguments": "oops"}}},
-        ],
-    ),
-    (
-        GEMINI,
-        WITH_IMAGE,
-        [
-            {
-                "functionResponse": {
-                    "id": "c1",
-                    "name": "f",
-                    "response": {"output": "[media follows]"},
-                }
-            },
-            {"text": "[media from tool call c1]"},
-            INLINE,
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(("format", "message", "pieces"), SENT)
-def test_what_other_providers_made_is_sent_in_the_own_form(
-    format: FormatName, message: Message, pieces: list[dict[str, Any]]
-) -> None:
-    """With labels where there is no place. [gemini.thought-signatures, openai-chat.sizes]"""
-    assert sent(format, message) == pieces
-
-
-MEDIA = [
-    (
-        Image("image/jpg", "/9j/4AAQ"),
-        {"inlineData": {"mimeType": "image/jpeg", "data": "/9j/4AAQ"}},
-    ),
-    (Image("image/gif", "R0lG"), {"text": "[image: image/gif]"}),
-    (Image("image/png", "no base64!"), {"text": "[image: unreadable data]"}),
-    (
-        Image(url="https://x.test/a.webp?x=1"),
-        {"fileData": {"fileUri": "https://x.test/a.webp?x=1", "mimeType": "image/webp"}},
-    ),
-    (Image(url="ftp://x.test/a.png"), {"text": "[image: ftp://x.test/a.png]"}),
-    (File("application/zip", "AAAA", name="a.zip"), {"text": "[file: a.zip]"}),
-    (File(url="https://x.test/a.pdf"), {"fileData": {"fileUri": "https://x.test/a.pdf"}}),
-    (File(file_id="file-1", format=CHAT), {"text": "[file: file-1]"}),
-]
-
-
-@pytest.mark.parametrize(("media", "part"), MEDIA)
-def test_media_are_sent_or_named(media: Image | File, part: dict[str, Any]) -> None:
-    """Media go as data or by URI where Gemini takes them, else as text. [payload.valid]"""
-    assert sent(GEMINI, Message(Role.USER, (media,))) == [part]
-
-
-def test_a_citation_is_sent_to_its_own_format_only() -> None:
-    """A text that says more comes back verbatim; to other formats it is its text."""
-    cited = {"type": "char_location", "cited_text": "a", "document_index": 0, "document_title": "b"}
-    block = {"type": "text", "text": "said", "citations": [cited]}
-    message = read(ANTHROPIC, {"role": "assistant", "content": [{**block, "cache_control": {}}]})
-    assert sent(ANTHROPIC, message) == [block]
-    assert sent(CHAT, message)[0]["content"] == "said"
-    assert sent(GEMINI, message) == [{"text": "said"}]
 
 
 def test_no_block_of_a_caller_keeps_a_cache_breakpoint() -> None:
@@ -417,35 +283,6 @@ def test_outputs_have_the_type_of_their_call(output: dict[str, Any]) -> None:
         assert (made.get("call_id") or made["id"]) == "c3"
 
 
-def test_a_response_reads_as_it_is_sent() -> None:
-    """What escapes hide in an object is counted as it is sent, and kept as it was."""
-    response = {"rows": [1, "\x00"], "more": None}
-    part = {"functionResponse": {"name": "f", "response": response}}
-    message = read(GEMINI, {"role": "user", "parts": [part]})
-    shown = PROVIDERS[GEMINI].for_payload(message).parts[0]
-    assert isinstance(shown, Text) and "\ufffd" in shown.text
-    search = {**SEARCH, "arguments": {"query": "\x00"}}
-    (call,) = PROVIDERS[RESPONSES].for_payload(read(RESPONSES, items(search))).calls
-    assert call.arguments == '{"query":"\ufffd"}'
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ('{"a": 1}', {"a": 1}),
-        ("", {}),
-        ("[1]", {"arguments": "[1]"}),
-        ("oops", {"arguments": "oops"}),
-        ('{"a": NaN}', {"arguments": '{"a": NaN}'}),
-        ('{"a": "\\u0000\\ud800"}', {"a": "\ufffd\ufffd"}),
-    ],
-)
-def test_input_is_an_object(text: str, value: Any) -> None:
-    """Those that are no object are wrapped in one, never sent as text. [anthropic.input-object]"""
-    (block,) = sent(ANTHROPIC, said(ToolCall("c1", "f", text)))
-    assert block["input"] == value
-
-
 @pytest.mark.parametrize("strict", [None, True])
 def test_tools_to_wire(strict: bool | None) -> None:
     """Rendered definitions are of the SDKs' types. [payload.sdk-call, tools.any-format]"""
@@ -464,10 +301,3 @@ def test_tools_to_wire(strict: bool | None) -> None:
     assert wire[RESPONSES][0]["strict"] is bool(strict)
     GeminiTool.model_validate(*wire[GEMINI])
     assert parse_tool(wire[ANTHROPIC][0], "/t") == tools[0]
-
-
-def test_the_log_stores_items_as_they_are_sent() -> None:
-    """A message of plain text is sent as it is stored, without being rendered."""
-    raw = {"role": "user", "content": "hi"}
-    assert LOG_PROVIDER.is_faithful(raw, read(CHAT, raw))
-    assert not LOG_PROVIDER.is_faithful(raw | {"x": 1}, read(CHAT, raw))

@@ -16,33 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.conversations.view import (
-    ENDLESS,
-    RETAIN_PREFIX,
-    SUMMARY_PREFIX,
-    Span,
-    Summary,
-    View,
-    spans_beside,
-)
+from app.conversations.view import ENDLESS, RETAIN_PREFIX, SUMMARY_PREFIX, Span, View
 from app.formats import PROVIDERS
 from app.formats.media import clean
 from app.formats.message import EMPTY_MESSAGE, NO_RESULT, FormatName, Message, Reasoning, Role, Text
-from app.formats.reasoning import STAND_IN_SIGNATURE
 from app.formats.tools import own_id
 from app.models.tokens import count_payload_messages
 from app.payload import assembler_of
-from app.payload.assembler import (
-    CONTINUE_NOTE,
+from app.payload.assembler import CONTINUE_NOTE, START_NOTE, WINDOW_NOTE, Assembler
+from app.payload.items import (
     MAX_BREAKPOINTS,
-    START_NOTE,
-    WINDOW_NOTE,
-    Assembler,
     PayloadItems,
     breakpoint_json,
+    placeholder_of,
     with_breakpoints,
 )
-from app.payload.call_groups import placeholder_of
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
 from tests.domain.payload.builders import (
@@ -50,10 +38,8 @@ from tests.domain.payload.builders import (
     RICH_LOG,
     RICH_VIEW,
     Case,
-    asks,
     cases,
     folded,
-    replace_row,
     result,
     row,
     user,
@@ -101,13 +87,6 @@ def items_of(
             assembler.add(made)
     assembler.finish()
     return parsed(assembler.items())
-
-
-def items_in(
-    format: FormatName, *raws: dict[str, Any], view: View = EVERYTHING
-) -> list[dict[str, Any]]:
-    """Fold raw messages of a format for it and return the items."""
-    return parsed(assembled(RawLog([(format, raw) for raw in raws]), format, view).items())
 
 
 def assembled(log: RawLog, format: FormatName, view: View = EVERYTHING) -> Assembler:
@@ -311,29 +290,6 @@ def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
     assert sent == wanted
 
 
-def test_reasoning_of_openai_and_google_is_bound_to_its_prefix() -> None:
-    """Reasoning items and signatures go back after `reasoning_after` alone, verbatim."""
-    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
-    asked = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "id": "fc_1"}
-    output = {"type": "function_call_output", "call_id": "c", "output": "ok"}
-    items = (user("hi"), {"role": "assistant", "output": [thought, asked]}, output)
-    wire = items_in(RESPONSES, *items)
-    assert wire[1:] == [thought, asked, output]
-    del asked["id"]
-    assert items_in(RESPONSES, *items, view=View(reasoning_after=2))[1:] == [asked, output]
-    call = {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}
-    answer = {"functionResponse": {"name": "f", "response": {"rows": []}}}
-    contents = (
-        {"role": "user", "parts": [{"text": "hi"}]},
-        {"role": "model", "parts": [call]},
-        {"role": "user", "parts": [answer]},
-    )
-    assert items_in(GEMINI, *contents) == list(contents)
-    stood_in = {**call, "thoughtSignature": STAND_IN_SIGNATURE}
-    bare = items_in(GEMINI, *contents, view=View(reasoning_after=2))
-    assert bare == [contents[0], {"role": "model", "parts": [stood_in]}, contents[2]]
-
-
 def test_a_result_has_the_type_of_its_call() -> None:
     """A result in another format, a placeholder, a synthetic one: all answer in kind."""
     custom = {"type": "custom_tool_call", "call_id": "c", "name": "g", "input": "free"}
@@ -353,35 +309,6 @@ def test_a_result_has_the_type_of_its_call() -> None:
         assert wire[3]["output"].startswith(said)
         assert wire[4]["tools"] == []
         assert items.tokens == count_payload_messages(RESPONSES, wire, third)
-
-
-def test_responses_of_a_group_have_the_order_of_its_calls() -> None:
-    """Gemini's answers come at once and in order, and are not stable until all are there."""
-    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
-    rows = rows_of(RawLog([(CHAT, raw) for raw in (user("hi"), asks("a", "b", "c"))]), GEMINI)
-    rows += [
-        row(3, result("c", [image])),
-        row(4, result("a")),
-        row(5, result("b")),
-        row(6, user("and?")),
-    ]
-    assembler = assembler_of(GEMINI)(EVERYTHING, third)
-    told = []
-    for made in rows:
-        assembler.add(made)
-        items = assembler.items()
-        assert items.tokens == count_payload_messages(GEMINI, parsed(items), third)
-        assert items.breakpoints == ()
-        told.append((items.stable_items, [answered(part) for part in parsed(items)[-1]["parts"]]))
-    c = ("c", "[media follows]")
-    media: list[Any] = ["text", "fileData"]
-    assert told[1:] == [
-        (1, [("a", NO_RESULT), ("b", NO_RESULT), ("c", NO_RESULT)]),
-        (1, [("a", NO_RESULT), ("b", NO_RESULT), c, *media]),
-        (1, [("a", "done"), ("b", NO_RESULT), c, *media]),
-        (2, [("a", "done"), ("b", "done"), c, *media]),
-        (2, [("a", "done"), ("b", "done"), c, *media, "text"]),
-    ]
 
 
 def answered(part: dict[str, Any]) -> Any:
@@ -458,30 +385,6 @@ def test_breakpoints_of_an_earlier_payload_can_be_read(case: Case) -> None:
         assert (point.stable_items, point.breakpoints) == (items.stable_items, items.breakpoints)
 
 
-@given(cases(st.just(RESPONSES)))
-@QUICK
-def test_breakpoints_are_on_user_messages(case: Case) -> None:
-    """At most four marks, at the last part of a user's or developer's message."""
-    whole = folded(case, case.shown)
-    items = whole.items()
-    assert len(items.breakpoints) <= MAX_BREAKPOINTS
-    assert list(items.breakpoints) == sorted(set(items.breakpoints), reverse=True)
-    wire = parsed(items)
-    stable = enumerate(wire[: items.stable_items])
-    said = [at for at, item in stable if item.get("role") in ("user", "developer")]
-    assert [mark.item_index for mark in items.breakpoints][:2] == said[::-1][:2]
-    for mark in items.breakpoints:
-        bytes_ = with_breakpoints(
-            items.wire_items[mark.item_index],
-            breakpoint_json(PROVIDERS[RESPONSES]),
-            [mark.byte_offset],
-        )
-        marked = json.loads(bytes_)
-        assert issues(case, [marked]) == []
-        assert marked["content"][-1].pop("prompt_cache_breakpoint") == {"mode": "explicit"}
-        assert marked == wire[mark.item_index]
-
-
 def test_the_newest_block_of_the_log_is_marked() -> None:
     """The prefix that the next build shares is the one to cache; older marks stay.
 
@@ -498,25 +401,6 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
 
 
 # --- single rules ---------------------------------------------------------------------------
-
-
-def test_reused_ids_are_rewritten_on_calls_and_results() -> None:
-    """A log that uses an id again, even one no provider takes, gives unique pairs."""
-    for call_id in ("c1", "bad id!", "x" * 60):
-        for format in FormatName:
-            wire = items_of(
-                format,
-                user("hi"),
-                asks(call_id),
-                result(call_id, "first"),
-                asks(call_id),
-                result(call_id, "second"),
-            )
-            messages = messages_of(format, wire)
-            ids = [call.id for message in messages for call in message.calls]
-            results = [(m.tool_call_id, m.text) for m in messages if m.role is Role.TOOL]
-            assert len(set(ids)) == 2
-            assert results == [(ids[0], "first"), (ids[1], "second")]
 
 
 @pytest.mark.parametrize(
@@ -542,11 +426,11 @@ FAILED = {"role": "assistant", "content": [{"type": "compaction", "content": Non
 
 @pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize(
-    ("made_in", "first", "note", "not_carried"),
+    ("made_in", "first", "note"),
     [
-        (RESPONSES, COMPACTED, WINDOW_NOTE, ("compaction",)),
-        (RESPONSES, {"role": "assistant", "output": [COMPACTED]}, WINDOW_NOTE, ("compaction",)),
-        (ANTHROPIC, FAILED, START_NOTE, ()),
+        (RESPONSES, COMPACTED, WINDOW_NOTE),
+        (RESPONSES, {"role": "assistant", "output": [COMPACTED]}, WINDOW_NOTE),
+        (ANTHROPIC, FAILED, START_NOTE),
     ],
 )
 def test_a_note_stands_for_a_first_item_that_is_not_sent(
@@ -554,7 +438,6 @@ def test_a_note_stands_for_a_first_item_that_is_not_sent(
     made_in: FormatName,
     first: dict[str, Any],
     note: str,
-    not_carried: tuple[str, ...],
 ) -> None:
     """What only a left out item stands for is not lost silently, nor is the payload empty.
 
@@ -566,24 +449,9 @@ def test_a_note_stands_for_a_first_item_that_is_not_sent(
     items = assembled(RawLog([(made_in, first), (CHAT, says)]), format).items()
     for found in (alone, items):
         assert messages_of(format, parsed(found)[:1])[0].text.startswith(note)
-        assert found.not_carried == not_carried
     assert "hello" in texts_in(format, items)
     late = assembled(RawLog([(CHAT, user("hi")), (made_in, first)]), format).items()
     assert texts_in(format, late)[:1] == ["hi"]
-    assert late.not_carried == ()
-
-
-def test_a_summary_is_between_the_preserved_messages() -> None:
-    """Top, the labelled summary of the middle, bottom. [strategy.sandwich]"""
-    span = Span(2, 4)
-    view = View(spans=spans_beside(span), summaries=(Summary(span, "the middle"),))
-    raws = [user(text) for text in ("one", "two", "three", "four")]
-    wire = items_of(CHAT, *raws, view=view)
-    labelled = f"{SUMMARY_PREFIX}the middle]"
-    assert [item["content"] for item in wire] == ["one", labelled, "four"]
-    assert {item["role"] for item in wire} == {"user"}
-    as_system = items_of(CHAT, *raws, view=replace(view, summary_as_system=True))
-    assert [item["role"] for item in as_system] == ["user", "system", "user"]
 
 
 def test_several_summaries_have_the_requested_role() -> None:
@@ -594,19 +462,6 @@ def test_several_summaries_have_the_requested_role() -> None:
     wire = items_of(CHAT, *RICH_LOG, view=replace(RICH_VIEW, summary_as_system=True))
     assert [item["role"] for item in wire[:5]] == ["user", "system", "system", "system", "user"]
     assert "system" not in {item["role"] for item in wire[5:]}
-
-
-def test_placeholders_name_the_result_they_replace() -> None:
-    """A trimmed result keeps its call id and names its reference and size."""
-    view = replace(EVERYTHING, results_cleared_through=3)
-    wire = items_of(CHAT, user("hi"), asks("a"), result("a", "é" * 900), view=view)
-    trimmed = rows_of(RawLog([(CHAT, result("a", "é" * 900))]), CHAT)[0]
-    named = "[tool output trimmed; ref=m3; 1,800 bytes; read with tool_output_cache]"
-    assert placeholder_of(replace_row(trimmed, 3)) == named
-    plain = "[tool output trimmed; ref=m3; 1,800 bytes]"
-    assert placeholder_of(replace_row(trimmed, 3), names_tool=False) == plain
-    assert wire[2]["tool_call_id"] == "a"
-    assert wire[2]["content"].endswith("; 1,800 bytes; read with tool_output_cache]")
 
 
 @given(cases())

@@ -14,13 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversations.view import View
-from app.formats import PROVIDERS, parse_tool
 from app.formats.message import FormatName
 from app.payload import assembler_of
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,
-    GEMINI,
     QUICK,
     RESPONSES,
     RawLog,
@@ -29,9 +27,7 @@ from tests.domain.histories import (
     third,
 )
 
-gemini = PROVIDERS[FormatName.GEMINI]
 CHAT_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 WORDS = st.text(st.sampled_from("aZ9_-. :é李"), max_size=12)
 
 
@@ -71,22 +67,6 @@ def test_who_spoke_is_said(format: FormatName, name: str, role: str, with_text: 
         assert spoken or f"{name}:" in json.dumps(sent, ensure_ascii=False)
     else:
         assert not spoken
-
-
-@given(name=WORDS)
-def test_gemini_declares_a_tool_by_the_name_that_it_calls(name: str) -> None:
-    """A name begins with a letter or an underscore, in definitions, calls and responses alike."""
-    function = {"name": name, "arguments": "{}"}
-    call = {"id": "c1", "type": "function", "function": function}
-    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
-    answer = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
-    log = RawLog([(CHAT, {"role": "user", "content": "go"}), (CHAT, asked), (CHAT, answer)])
-    called, answered = values(items(log, GEMINI), "name")
-    assert called == answered
-    assert GEMINI_NAME.fullmatch(called)
-    if CHAT_NAME.fullmatch(name):
-        tool = parse_tool({"type": "function", "function": {"name": name}}, "")
-        assert values(gemini.tools_to_wire([tool]), "name") == [called]
 
 
 @QUICK

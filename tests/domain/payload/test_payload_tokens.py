@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.conversations.view import View
 from app.formats.message import FormatName
 from app.models.tokenizer import LocalTokenizer
 from app.payload import assembler_of
 from app.payload.assembler import Assembler
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
-from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, RawLog, rows_of
+from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, rows_of
 from tests.domain.payload.builders import IMAGE, LEAST, Case, cases
 from tests.payload_tokens import payload_tokens
 
@@ -57,42 +55,5 @@ def test_no_text_is_sent_uncounted(case: Case, cut: int) -> None:
 
 
 WORDS = "word " * 500
-CITED = {"type": "char_location", "cited_text": WORDS, "document_index": 0}
-SAID = {"type": "output_text", "text": "so", "annotations": [{"type": "x", "title": WORDS}]}
-CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
-DONE = {"type": "function_call_output", "call_id": "c1", "output": "x", "caller": {"a": WORDS}}
 THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
 THOUGHT |= {"content": [{"type": "reasoning_text", "text": WORDS}]}
-ASKED = {"functionCall": {"name": "f", "args": {}, "note": WORDS}}
-ANSWER = {"functionResponse": {"name": "f", "response": {"rows": [WORDS]}}}
-ORIGINALS = [
-    (
-        ANTHROPIC,
-        [
-            {
-                "role": "assistant",
-                "content": [{"type": "text", "text": "so", "citations": [CITED]}],
-            }
-        ],
-    ),
-    (RESPONSES, [{"type": "message", "role": "assistant", "content": [SAID]}]),
-    (RESPONSES, [{"role": "assistant", "output": [{**CALL, "namespace": WORDS}]}, DONE]),
-    (RESPONSES, [{"role": "assistant", "output": [THOUGHT, CALL]}]),
-    (GEMINI, [{"role": "model", "parts": [ASKED]}, {"role": "user", "parts": [ANSWER]}]),
-    (GEMINI, [{"role": "model", "parts": [{"text": "so", "note": WORDS}]}]),
-]
-
-
-@pytest.mark.parametrize(("format", "messages"), ORIGINALS)
-def test_fields_sent_beside_a_text_are_counted(
-    format: FormatName, messages: list[dict[str, Any]]
-) -> None:
-    """Citations, annotations and unknown fields of a provider's own original cost tokens."""
-    log = RawLog([(format, message) for message in messages])
-    for wanted in FormatName:
-        assembler = assembler_of(wanted)(View(), COUNT)
-        for row in rows_of(log, wanted, COUNT):
-            assembler.add(row)
-        judge(Case(log, wanted, View(), 1), assembler)
-        if wanted is format:
-            assert assembler.items().tokens > COUNT(WORDS)

@@ -14,30 +14,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.common.errors import ValidationError
 from app.context.rendering import WITHOUT_BREAKPOINTS, Payload, RenderRequest, render_payload
-from app.conversations.view import Span, View
+from app.conversations.view import View
 from app.formats.message import FormatName
 from app.models.budget import O200K, ModelInfo
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
-from app.payload import assembler_of
-from app.payload.assembler import (
+from app.payload.items import (
     MAX_BREAKPOINTS,
     BreakpointPosition,
     MisplacedBreakpoint,
     PayloadItems,
     StablePoint,
 )
-from app.prompt.agent_tools import AGENT_TOOLS
 from app.prompt.resolved_settings import (
     NO_PAYLOAD_TOOLS,
     STUB_TOOL,
     PayloadTools,
     ResolvedSettings,
-    check_tools,
     fixed_usage,
     message_tokens,
-    tools_from,
 )
 from app.prompt.sections import (
     NO_DYNAMIC_TEXTS,
@@ -53,8 +48,6 @@ from tests.domain.histories import ANTHROPIC, CHAT, QUICK, RawLog, third
 from tests.domain.payload.builders import (
     ITEMS,
     LIMITS,
-    RICH_LOG,
-    RICH_VIEW,
     TOOLS,
     Case,
     cases,
@@ -253,30 +246,6 @@ def test_the_budget_counts_the_returned_payload(
     assert resolved.usage(items.tokens, items.summary_tokens, extra, system).total == counted
 
 
-@pytest.mark.parametrize("stub_tools", [False, True])
-@pytest.mark.parametrize("format", FormatName)
-def test_a_payload_with_all_that_a_compaction_leaves(format: FormatName, stub_tools: bool) -> None:
-    """Retain, several summaries, kept and cleared results make a valid, counted request."""
-    case = Case(RawLog([(CHAT, raw) for raw in RICH_LOG]), format, RICH_VIEW, len(RICH_LOG))
-    resolved = resolved_of([PromptSection("base", "Be brief.")], () if stub_tools else TOOLS, EXACT)
-    items = folded(case).items()
-    _, body = rendered(
-        case, resolved, items, PayloadTools((STUB_TOOL.name,)) if stub_tools else NO_PAYLOAD_TOOLS
-    )
-    assert faults(format, body) == []
-    listed = without_breakpoints(body[ITEMS[format]])
-    has_system = format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
-    counted = count_payload_messages(format, listed[1:] if has_system else listed, third)
-    assert items.tokens + items.summary_tokens == counted
-    said = json.dumps(listed)
-    for seq in range(1, len(RICH_LOG) + 1):
-        shown = RICH_VIEW.shows(seq) and RICH_LOG[seq - 1]["role"] == "user"
-        assert (f'"said {seq}"' in said) == shown
-    assert [said.count(word) for word in ("first", "second", "word for word", "left out")] == [
-        1
-    ] * 4
-
-
 @given(st.lists(sections(), max_size=6))
 def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> None:
     """Skills count as skill prompts, all else as the system prompt, and nothing twice.
@@ -290,56 +259,6 @@ def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> 
     dynamic = message_tokens(dynamic_texts(merged), third)
     assert usage.system_prompt + usage.skill_prompts == whole + dynamic
     assert (usage.skill_prompts > 0) == any(s.kind is SectionKind.SKILL for s in merged)
-
-
-def test_a_changed_prefix_changes_its_hash() -> None:
-    """Sections and tools are part of the promised prefix, the tail is not [epochs.extend]."""
-    resolved = resolved_of([PromptSection("a", "one")], TOOLS, None)
-    fewer = resolved_of([PromptSection("a", "one")], TOOLS[:1], None)
-    hashes = {
-        render_payload(
-            RenderRequest(format, NO_PAYLOAD_TOOLS, "c"), changed, folded_empty(tail)
-        ).prefix_hash
-        for format in FormatName
-        for changed in (resolved, fewer, replace(resolved, sections=(PromptSection("a", "two"),)))
-        for tail in (NO_DYNAMIC_TEXTS, DynamicTexts(("note",)))
-    }
-    assert len(hashes) == 12
-
-
-def folded_empty(tail: DynamicTexts = NO_DYNAMIC_TEXTS) -> PayloadItems:
-    """Return the items of an empty view."""
-    return assembler_of(CHAT)(View(spans=(Span(1, 2),)), third).items(tail)
-
-
-def test_short_prefixes_are_not_marked() -> None:
-    """A mark on a prefix shorter than the model caches is of no use, and none is laid."""
-    raw = {"role": "user", "content": "x" * 300}
-    case = Case(RawLog([(CHAT, raw)] * 3), ANTHROPIC, View(), 3)
-    for minimum, marks in ((None, 2), (150, 1), (10_000, 0)):
-        resolved = resolved_of(
-            [PromptSection("base", "Be brief.")],
-            TOOLS,
-            replace(EXACT, cache_minimum_tokens=minimum),
-        )
-        assert count_marks(rendered(case, resolved)[1]) == marks
-
-
-def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> None:
-    """Base, rules and memories may change apart: the last two ends of a prefix are marked."""
-    given_ = [
-        PromptSection("base", "a"),
-        PromptSection("rules", "b", SectionKind.RULES),
-        PromptSection("memories", "c", SectionKind.MEMORIES),
-        PromptSection("skill", "d", SectionKind.SKILL),
-        PromptSection("pad", "e", SectionKind.SCRATCHPAD),
-    ]
-    case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
-    _, body = rendered(case, resolved_of(given_, TOOLS, None))
-    assert [count_marks(block) for block in body["system"]] == [0, 1, 1, 0]
-    case = replace(case, format=FormatName.OPENAI_RESPONSES)
-    _, body = rendered(case, resolved_of(given_, TOOLS, MARKING))
-    assert [count_marks(part) for part in body["input"][0]["content"]] == [0, 1, 1, 0]
 
 
 def test_marks_that_cannot_be_laid_are_left_out() -> None:
@@ -358,31 +277,3 @@ def test_marks_that_cannot_be_laid_are_left_out() -> None:
     assert payload.degraded == (WITHOUT_BREAKPOINTS,)
     assert body["system"] == "one\n\ntwo"
     assert count_marks(body) == 0
-
-
-def test_tools_merge_by_name_and_keep_their_place() -> None:
-    """A later layer's tool replaces an earlier one of its name, in its place."""
-    first = [{"name": "a", "description": "old"}, {"name": "b"}]
-    merged = tools_from([first, [{"name": "a", "description": "new"}, {"name": "c"}]])
-    assert [(tool.name, tool.description) for tool in merged] == [
-        ("a", "new"),
-        ("b", ""),
-        ("c", ""),
-    ]
-
-
-def test_openai_takes_at_most_128_tools() -> None:
-    """More tools than the format takes are deferred, hosted and own ones excepted.
-
-    [tools.provider-limit]
-    """
-    many = tuple(replace(TOOLS[0], name=f"t{n}", category="mcp") for n in range(129))
-    assert resolved_of([], many[:122], None).deferral(CHAT) == ()
-    assert resolved_of([], many, None).deferral(ANTHROPIC) == ()
-    resolved = resolved_of([], many, None)
-    check_tools(resolved, CHAT)
-    assert len(many) - len(resolved.deferral(CHAT)) + len(AGENT_TOOLS) == 128
-    without = replace(resolved, policy=resolved.policy.model_copy(update={"agent_tools": "none"}))
-    with pytest.raises(ValidationError) as refused:
-        check_tools(without, CHAT)
-    assert refused.value.problems[0].pointer == "/tools"

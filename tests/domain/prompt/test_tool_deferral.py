@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from anthropic.types import ToolUnionParam
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,7 @@ from pydantic import TypeAdapter
 from app.blobs.preview import TOOL_SEARCH
 from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
-from app.prompt.agent_tools import AGENT_TOOLS, ToolLimits, deferred_note, plan_deferral
+from app.prompt.agent_tools import AGENT_TOOLS, deferred_note, plan_deferral
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -37,45 +36,13 @@ def held(
     most: int | None = None,
 ) -> tuple[str, ...]:
     """Plan for tools that cost 10 each."""
-    limits = ToolLimits(allowed, most)
-    return plan_deferral(tools, [10] * len(tools), limits, used or {}, promoted)
-
-
-MIXED = [
-    tool("b1", "builtin"),
-    tool("s1", "skill"),
-    tool("m1"),
-    tool("m2"),
-    tool("s2", "skill"),
-    tool("m3"),
-]
-
-
-@pytest.mark.parametrize(
-    ("allowed", "expected"),
-    [
-        (60, ()),
-        (1000, ()),
-        (59, ("m3",)),
-        (50, ("m3",)),
-        (49, ("m2", "m3")),
-        (30, ("m1", "m2", "m3")),
-        (29, ("m1", "m2", "s2", "m3")),
-        (10, ("s1", "m1", "m2", "s2", "m3")),
-        (0, ("s1", "m1", "m2", "s2", "m3")),
-    ],
-)
-def test_mcp_is_deferred_first_then_skill_and_builtin_never(
-    allowed: int, expected: tuple[str, ...]
-) -> None:
-    """Nothing at the threshold; above it mcp, then skill, the last in the list first."""
-    assert held(MIXED, allowed) == expected
+    return plan_deferral(tools, [10] * len(tools), allowed, most, used or {}, promoted)
 
 
 def test_tools_of_the_service_itself_stay() -> None:
     """A caller who lists them as mcp keeps the search, and what reads cut results."""
     own = [tool(name, "mcp") for name in ("tool_search", "read_result", "other")]
-    assert plan_deferral(own, [10] * 3, ToolLimits(0, 0), {}, ()) == ("other",)
+    assert plan_deferral(own, [10] * 3, 0, 0, {}, ()) == ("other",)
 
 
 def test_promoted_tools_stay_within_the_providers_maximum() -> None:
@@ -121,7 +88,7 @@ def test_a_plan_defers_no_more_tools_than_needed(
     stay = {tool.name for tool in tools if tool.category == "builtin"}.union(promoted)
     if most is not None:  # below that, promoted tools are deferred as well
         most = max(most, len(stay))
-    plan = plan_deferral(tools, costs, ToolLimits(allowed, most), used, promoted)
+    plan = plan_deferral(tools, costs, allowed, most, used, promoted)
     cost = {tool.name: cost for tool, cost in zip(tools, costs, strict=True)}
     by_name = {tool.name: (tool, place) for place, tool in enumerate(tools)}
     limit = len(tools) if most is None else most

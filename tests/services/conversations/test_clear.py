@@ -202,20 +202,6 @@ async def test_pinned_results_are_never_cleared(harness: Harness) -> None:
         assert cleared(build) == 5
 
 
-async def test_a_pin_before_a_concurrent_clearing_wins(harness: Harness) -> None:
-    """A pin between a build's read and its clearing keeps the result whole."""
-    cid = await reader(harness, limited(), *range(6))
-
-    async def pin() -> None:
-        await harness.pin(cid, 3)
-
-    harness.database.after_read = pin
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert shown(build)[0] == 0
-    assert [shown(build) for build in await both(harness, cid)] == [[0, 3, 4, 5]] * 2
-
-
 # --- undo -----------------------------------------------------------------------------------
 
 
@@ -255,25 +241,6 @@ async def test_concurrent_builds_clear_once(harness: Harness) -> None:
         assert shown(build) in ([3, 4, 5], list(range(6)))
     assert await triggers(harness, cid) == ["tool_output"]
     assert [shown(build) for build in await both(harness, cid)] == [[3, 4, 5]] * 2
-
-
-async def test_no_clearing_during_a_compaction(harness: Harness) -> None:
-    """A clearing would void the compaction, so builds wait with it and answer meanwhile."""
-    cid = await harness.conversation(limited(), tools=TOOLS)
-    await harness.talk(cid, 10)
-    harness.gateway.release.clear()
-    running = asyncio.create_task(harness.compact(cid))
-    await harness.gateway.waiting.wait()
-    await use(harness, cid, *range(6))
-    build = await harness.build(cid)
-    assert shown(build) == list(range(6))
-    assert build["degraded"] == []
-    harness.gateway.release.set()
-    assert (await running).compacted
-    for build in await both(harness, cid):
-        assert shown(build) == [3, 4, 5]
-        assert build["summary_used"]
-    assert await triggers(harness, cid) == ["tool_output", "forced"]
 
 
 # --- any log --------------------------------------------------------------------------------

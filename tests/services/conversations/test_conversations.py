@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
-
 import pytest
 
 from app.common.errors import ValidationError
-from app.common.ids import AgentId
-from app.conversations.conversation import Agent, StoredSettings
 from app.conversations.lookup import ConversationKeys
-from app.conversations.schemas import AgentPatch, ConversationCreate, ConversationPatch
+from app.conversations.schemas import ConversationCreate, ConversationPatch
 from app.repositories import Database
-from tests.services.fakes import Harness, WatchedDatabase
-
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-
-
-async def test_policies_override_the_services(database: Database) -> None:
-    """The policies of service, agent and conversation override each other in this order.
-
-    [policy.inheritance]
-    """
-    own = {"sandwich": {"preserve_top": 3}}
-    harness = Harness(WatchedDatabase(database), service_policy=own)
-    agent = await harness.agent(policy={"sandwich": {"preserve_top": 2, "preserve_bottom": 2}})
-    policy = {"sandwich": {"preserve_bottom": 1}}
-    for cid, expected in (
-        (await harness.conversation(policy, agent_id=agent), (2, 1)),
-        (await harness.conversation(), (3, 5)),
-    ):
-        conversation = await harness.stored(cid)
-        levels = conversation.agent.policy, conversation.settings.policy
-        shown = harness.resolver.unchecked_policy(*levels)["sandwich"]
-        assert (shown["preserve_top"], shown["preserve_bottom"]) == expected
-        checked = harness.resolver.policy_of(conversation).sandwich
-        assert (checked.preserve_top, checked.preserve_bottom) == expected
+from tests.services.fakes import Harness
 
 
 async def test_another_key_is_found(harness: Harness, database: Database) -> None:
@@ -69,21 +41,3 @@ async def test_a_refused_change_stores_nothing(harness: Harness) -> None:
         await harness.conversations.change("default", cid, patch)
     assert caught.value.problems[0].pointer == "/policy/budget/max_output_tokens"
     assert await harness.stored(cid) == before
-
-
-@pytest.mark.parametrize(
-    ("stored", "patch", "expected"),
-    [
-        ("{}", {"sandwich": {"preserve_top": 1}}, '{"sandwich":{"preserve_top":1}}'),
-        ('{"sandwich":{"preserve_top":1}}', {"sandwich": {"preserve_top": None}}, "{}"),
-        ('{"sandwich":{"preserve_top":1}}', {"sandwich": None}, "{}"),
-        ('{"sandwich":{"preserve_top":1}}', {"sandwich": {}}, '{"sandwich":{"preserve_top":1}}'),
-        ('{"summary_role":"user"}', None, "{}"),
-        ("{}", {}, "{}"),
-    ],
-)
-def test_patches_of_policies(stored: str, patch: Any, expected: str) -> None:
-    """Leaves merge, null leaves go, a null policy resets everything. [policy.null-resets]"""
-    agent = Agent(AgentId("a"), "A", StoredSettings("m", stored), "{}", NOW, NOW)
-    after = AgentPatch(policy=patch).applied(agent).settings
-    assert (after.policy, after.model) == (expected, "m")

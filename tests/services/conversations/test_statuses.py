@@ -28,8 +28,9 @@ async def test_context_includes_thread_status(harness: Harness) -> None:
     cid, other = await two(harness)
     build = await harness.build(cid)
     status = build.messages[-1]["content"]
-    assert status.startswith("[Status]\nOther conversations of this agent:\n- " + other)
-    assert "waiting for" in status and "secret" not in build.contents
+    told = f"[Status]\nOther conversations of this agent:\n- {other}: last message 2"
+    assert status.startswith(told) and status.endswith("UTC; waiting for read_file")
+    assert "secret" not in build.contents
     assert build["tail"] and build.count() == build["tokens_used"]
     assert build["stable_items"] == 1
 
@@ -55,7 +56,7 @@ async def test_a_status_of_the_request_replaces_it(harness: Harness) -> None:
 async def test_a_status_does_not_break_the_prefix(harness: Harness) -> None:
     """It changes with the messages of the others, and the epoch continues.
 
-    [sections.dynamic-in-tail]
+    [sections.dynamic-in-tail, epochs.prefix-hash]
     """
     cid, other = await two(harness)
     first = await harness.build(cid)

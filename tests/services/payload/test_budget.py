@@ -26,7 +26,18 @@ from app.prompt.resolved_settings import RequestSettings
 from tests.domain.histories import IMAGE_DATA, raw_logs
 from tests.domain.payload.builders import IMAGE, ITEMS, LEAST, faults
 from tests.payload_tokens import payload_tokens
-from tests.services.fakes import CHAT, CLAUDE, MODEL, TENANT, Harness, asks, result, says, user
+from tests.services.fakes import (
+    CHAT,
+    CLAUDE,
+    MODEL,
+    TENANT,
+    Harness,
+    asks,
+    failing,
+    result,
+    says,
+    user,
+)
 from tests.services.payload.builders import MODELS, RESPONSES, built
 
 WINDOW, OUTPUT = 8_000, 500
@@ -80,7 +91,7 @@ async def test_too_many_tools_for_the_provider(harness: Harness) -> None:
         answer = await built(harness, cid, RequestSettings(format, MODELS[format]))
         assert faults(format, answer["payload"]) == []
         assert (answer["degraded"], answer["deferred_tools"]) == ([], 200 - 122)
-    with harness.database.failing("last_used", ServiceUnavailable("gone")):
+    with failing("last_used", ServiceUnavailable("gone")):
         answer = await built(harness, cid, RequestSettings(CHAT, "gpt-4.1"))
     assert answer["degraded"] == ["tool_deferral"]
 

@@ -29,6 +29,7 @@ from tests.services.fakes import (
     Build,
     Harness,
     ScriptedGateway,
+    after_read,
     asks,
     result,
     says,
@@ -383,7 +384,7 @@ async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Ha
         late_has_read.set()
         await late_may_go.wait()
 
-    harness.database.after_read = wait_for_others
+    after_read(wait_for_others)
     late = asyncio.create_task(harness.build(cid, None, service))
     await late_has_read.wait()
     await harness.append(cid, says("two"), user("three"))
@@ -394,7 +395,7 @@ async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Ha
         late_may_go.set()
         await late
 
-    harness.database.after_read = let_the_late_one_finish
+    after_read(let_the_late_one_finish)
     build = await harness.build(cid, None, service)
     assert [item["content"] for item in build.messages] == ["one", "two", "three", "four"]
     again = await harness.build(cid, None, service)
@@ -409,6 +410,6 @@ async def test_a_conversation_deleted_while_it_is_built_is_not_found(harness: Ha
     async def delete() -> None:
         await harness.conversations.remove(TENANT, cid)
 
-    harness.database.after_read = delete
+    after_read(delete)
     with pytest.raises(NotFound):
         await harness.build(cid)

@@ -11,19 +11,8 @@ import pytest
 from app.context.schemas import UsageRequest
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Database
 from tests.judge import Facts, refusals
-from tests.services.fakes import (
-    ANTHROPIC,
-    CHAT,
-    CLAUDE,
-    MODEL,
-    SUMMARISER,
-    Build,
-    Harness,
-    ScriptedGateway,
-    WatchedDatabase,
-)
+from tests.services.fakes import ANTHROPIC, CHAT, CLAUDE, MODEL, Build, Harness
 from tests.services.payload.builders import policy
 
 RESPONSES, GEMINI = FormatName.OPENAI_RESPONSES, FormatName.GEMINI
@@ -176,26 +165,6 @@ async def test_an_item_in_a_loop_brings_no_tools_and_keeps_reasoning(harness: Ha
         assert "tools" not in build.payload
 
 
-async def test_thinking_of_anthropic_after_a_block_is_replayed(harness: Harness) -> None:
-    """[compaction.provider-item] [anthropic.latest-thinking]"""
-    cid = await harness.conversation(ROOM, tools=[{"name": "read", "description": "Reads."}])
-    await harness.append(cid, user("What is it?", ANTHROPIC), format=ANTHROPIC)
-    await built(harness, cid, ANTHROPIC, CLAUDE)
-    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
-    call = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": "42"}
-    await harness.append(
-        cid,
-        {"role": "assistant", "content": [BLOCK, thinking, call]},
-        {"role": "user", "content": [result]},
-        format=ANTHROPIC,
-    )
-    build = await built(harness, cid, ANTHROPIC, CLAUDE)
-    assert [message["role"] for message in build.messages] == ["assistant", "user"]
-    assert build.messages[0]["content"] == [BLOCK, thinking, call]
-    assert build["betas"] == ("compact-2026-01-12",)
-
-
 @pytest.mark.parametrize("block", [{**BLOCK, "content": None}, {"type": "compaction"}])
 async def test_a_failed_compaction_is_no_boundary(harness: Harness, block: dict[str, Any]) -> None:
     """[compaction.provider-item] A block without content stands for nothing, and is not sent."""
@@ -212,9 +181,8 @@ async def test_a_failed_compaction_is_no_boundary(harness: Harness, block: dict[
 async def test_an_item_without_a_history_is_told_of(harness: Harness) -> None:
     """[compaction.provider-family] [payload.valid] Where the log has nothing but an item.
 
-    What it stands for was never appended. Where it is not sent, a note and `degraded` say so.
+    What it stands for was never appended. Where it is not sent, a note says so.
     """
-    carried = "content_not_carried:compaction"
     for follows in ([], [user("And?")]):
         cid = await harness.conversation(ROOM)
         await harness.append(cid, ITEM, *follows, format=RESPONSES)
@@ -224,12 +192,10 @@ async def test_an_item_without_a_history_is_told_of(harness: Harness) -> None:
             build = await built(harness, cid, format, model)
             first = json.dumps(history_of(build)[0])
             assert "[Earlier messages are not shown.]" in first
-            assert build["degraded"] == [carried]
             assert ("And?" in build.contents) == bool(follows)
         await harness.undo(cid)
         undone = await built(harness, cid, RESPONSES, MODEL)
         assert "[Earlier messages are not shown.]" in json.dumps(history_of(undone)[0])
-        assert undone["degraded"] == [carried]
 
 
 async def test_ids_bound_to_an_item_go_with_it(harness: Harness) -> None:
@@ -269,76 +235,6 @@ async def test_reported_usage_counts_instead_of_the_estimate(harness: Harness) -
         assert answer.judged_tokens is not None
         assert abs(answer.judged_tokens - expected) < 10
         assert not answer.is_calibrated
-
-
-async def test_pinned_messages_follow_the_item(harness: Harness) -> None:
-    """[pins.verbatim] Nothing stands before the item, so pinned messages stand behind it.
-
-    Thinking after the item was made without them, and is left out.
-    """
-    for family in FAMILIES:
-        cid = await compacted(harness, family)
-        await harness.pin(cid, 1)
-        pinned = await built(harness, cid, family.format, family.model)
-        assert family.first(pinned) == family.item
-        assert "4711" in json.dumps(history_of(pinned)[1])
-        assert "Noted." not in pinned.contents
-        cold = await built(harness, cid, family.format, family.model, cold=True)
-        assert cold.text == pinned.text
-        early = await harness.conversation(ROOM)
-        await harness.append(early, user("Pin me.", family.format), format=family.format)
-        await built(harness, early, family.format, family.model)
-        await harness.pin(early, 1)
-        await harness.append(early, *family.answer("Yes."), format=family.format)
-        build = await built(harness, early, family.format, family.model)
-        assert family.first(build) == family.item
-        assert "Pin me." in json.dumps(history_of(build)[1])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_an_overflow_keeps_the_item(harness: Harness, family: Family) -> None:
-    """[compaction.emergency] The item is the history: messages after it are left out first."""
-    cid = await compacted(harness, family)
-    for number in range(6):
-        await harness.append(
-            cid,
-            user(f"Question {number} " + "why " * 60, family.format),
-            says("because " * 60, family.format),
-            format=family.format,
-        )
-    ask = RequestSettings(family.format, family.model)
-    before = await built(harness, cid, family.format, family.model)
-    result, raw = await harness.context.overflow("default", cid, ask)
-    assert result.compacted and result.after_tokens < result.before_tokens
-    build = Build(raw)
-    assert not refusals(family.format, build.payload)
-    assert family.first(build) == family.item
-    assert len(build.contents) < len(before.contents)
-    assert "left out" in build.contents
-    other = await built(harness, cid, CHAT, MODEL)
-    assert "Earlier summary, lossy" in other.contents
-
-
-async def test_the_summary_for_others_is_made_once_and_by_the_policys_model(
-    database: Database,
-) -> None:
-    """[compaction.provider-family] No model is called before a payload needs it."""
-    gateway = ScriptedGateway("<summary>Use tabs.</summary>")
-    harness = Harness(WatchedDatabase(database), gateway, model=SUMMARISER)
-    cid = await compacted(harness, OPENAI)
-    await built(harness, cid, RESPONSES, GPT)
-    assert not gateway.calls
-    before = await harness.stored(cid)
-    first = await built(harness, cid, CHAT, MODEL)
-    assert "Earlier summary, lossy" in first.contents and "Use tabs." in first.contents
-    for format, model in OTHERS[RESPONSES]:
-        assert "Use tabs." in (await built(harness, cid, format, model)).contents
-    assert len(gateway.calls) == 1
-    receipt = await harness.receipt(cid)
-    assert receipt.calls == 1 and "\n\nUse tabs.\n\n" in (receipt.summary or "")
-    own = await built(harness, cid, RESPONSES, GPT)
-    assert (await harness.stored(cid)).state.view_version == before.state.view_version
-    assert OPENAI.first(own) == ITEM and own["cache_break_reason"] is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -64,25 +64,6 @@ async def resolved(
     return await resolver().of(conversation(**levels), request)
 
 
-async def test_settings_levels_merge_by_name_and_leaf() -> None:
-    """Sections and tools merge by name, the policy per leaf, request last."""
-    agent = settings(
-        policy={"sandwich": {"preserve_top": 1, "preserve_bottom": 2}},
-        sections=[{"name": "a", "content": "agent"}, {"name": "b", "content": "base"}],
-        tools=[{"name": "t", "description": "agent"}],
-    )
-    own = settings(
-        policy={"sandwich": {"preserve_top": 7}}, sections=[{"name": "a", "content": "own"}]
-    )
-    request = RequestSettings(sections='[{"name":"c","content":"asked"}]', tools='[{"name":"u"}]')
-    made = await resolved(request, own=own, agent=agent)
-    contents = {section.name: section.content for section in made.sections}
-    assert contents == {"a": "own", "b": "base", "c": "asked"}
-    assert [tool.name for tool in made.tools] == ["t", "u"]
-    sandwich = made.policy.sandwich
-    assert (sandwich.preserve_top, sandwich.preserve_bottom) == (7, 2)
-
-
 async def test_context_windows_of_request_and_policy() -> None:
     """The request's window is used, the policy's own is what compaction is judged by (13)."""
     own = settings(policy={"budget": {"context_window": 20_000, "max_output_tokens": 500}})
@@ -137,26 +118,6 @@ async def test_counts_are_corrected_by_the_models_reports() -> None:
     assert (await several.of(near)).factor == 1.313
     same = replace(plain, calibration=Calibration(1.31247, 0.02121, 6))
     assert await several.of(same) is made
-
-
-async def test_hashes_distinguish_resolved_settings() -> None:
-    """Sections, tools and policy each have a hash that changes with them alone.
-
-    [epochs.prefix-hash]
-    """
-    plain = await resolved()
-    sections = await resolved(own=settings(sections=[{"name": "a", "content": "x"}]))
-    tools = await resolved(own=settings(tools=[{"name": "t"}]))
-    own = await resolved(own=settings(policy={"compaction": {"target": 0.4}}))
-
-    def differing(made: ResolvedSettings) -> set[str]:
-        names = ("sections_hash", "tools_hash", "policy_hash")
-        return {name for name in names if getattr(made, name) != getattr(plain, name)}
-
-    assert differing(sections) == {"sections_hash"}
-    assert differing(tools) == {"tools_hash"}
-    assert differing(own) == {"policy_hash"}
-    assert (await resolved(own=settings("gpt-4.1"))).policy_hash == plain.policy_hash
 
 
 async def test_without_a_model_the_context_window_is_unknown() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from app.common.errors import (
     UnpairedToolResult,
 )
 from app.conversations.conversation import ConversationState, StoredSettings
-from app.conversations.messages.row import NO_CALLS
 from app.conversations.messages.stored_results import Content
 from app.conversations.view import Span, spans_through
 from app.conversations.views import base_view, shown_entries
@@ -57,7 +55,6 @@ PLAIN = {"budget": {"notice_at": 1.0}}
 pytestmark = pytest.mark.services(service_policy=PLAIN)
 SHORT = {"sandwich": {"preserve_top": 1, "preserve_bottom": 2}}
 CLEARING = {"tool_output": {"context_budget_tokens": 300, "clear_at_least": 100}}
-HOUR = 3600
 
 
 @pytest.fixture
@@ -130,67 +127,6 @@ async def twice_compacted(harness: Harness) -> str:
     await harness.talk(cid, 6, words=60)
     assert (await harness.compact(cid)).compacted
     return cid
-
-
-async def cleared_results(harness: Harness) -> str:
-    """Return a conversation whose large results are offloaded, and the first of them cleared."""
-    cid = await harness.conversation(CLEARING)
-    for number in range(6):
-        await harness.append(
-            cid, user(f"{number}"), asks("c"), result("c", f"{number} {LARGE}"), says("so")
-        )
-        await built(harness, cid)
-    assert (await harness.stored(cid)).state.results_cleared_through
-    return cid
-
-
-async def cleared(harness: Harness) -> str:
-    """Return a conversation that was cleared, and went on."""
-    cid = await twice_compacted(harness)
-    await harness.conversations.clear(TENANT, cid)
-    await harness.append(cid, user("anew"), asks("c"), result("c"), says("well"))
-    return cid
-
-
-async def rolled(harness: Harness) -> str:
-    """Return a conversation of an agent whose window rolled on by a step, with a late message."""
-    agent_id = await harness.agent(HOUR)
-    cid = await harness.conversation(SHORT, agent_id=agent_id)
-    for number in range(90):
-        late = {"timestamp": (harness.clock.utc() - timedelta(seconds=500)).isoformat()}
-        await harness.append(cid, user(f"{number}") | (late if number == 80 else {}), says("ok"))
-        await built(harness, cid)
-        harness.clock.pass_seconds(60)
-    assert (await harness.compact(cid)).compacted
-    harness.clock.pass_seconds(700)
-    assert (await harness.stored(cid)).is_outdated(harness.clock.utc())
-    return cid
-
-
-STORIES = (plain, compacted, twice_compacted, cleared_results, cleared, rolled)
-
-
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-async def test_a_fork_at_the_head_shows_what_its_source_shows(harness: Harness, story: Any) -> None:
-    """The same payload byte for byte in every format, warm and in another process."""
-    cid = await story(harness)
-    copy = await fork(harness, cid)
-    await assert_alike(harness, cid, copy)
-    cold = await harness.build(copy, service=harness.cold())
-    assert cold.text == (await built(harness, copy)).text
-    before, after = await harness.stored(cid), await harness.stored(copy)
-    assert (after.counter, after.settings, after.agent_id, after.metadata) == (
-        *(before.counter, before.settings, before.agent_id, before.metadata),
-    )
-    assert after.state == replace(
-        before.state,
-        calls=NO_CALLS,
-        kept_seqs=after.state.kept_seqs,
-        view_version=after.state.view_version,
-        view_cause=after.state.view_cause,
-    )
-    assert {*after.state.kept_seqs} >= {*before.state.kept_seqs}
-    await check_sums(harness, copy)
 
 
 # --- at an earlier seq ------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
+from pydantic import TypeAdapter
 
 from app.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.conversations.messages.row import Append
@@ -20,7 +21,7 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots.restores import RestoreService
-from app.snapshots.schemas import SnapshotImport
+from app.snapshots.schemas import SnapshotFile
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import LAST_MESSAGES, SnapshotSummaries
 from tests.services.fakes import (
@@ -32,12 +33,14 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
+    failing,
     new_id,
     result,
     user,
 )
 from tests.snapshot_files import CONVERSATION_ID, entry, snapshot_file
 
+FILE = TypeAdapter(SnapshotFile)
 AWAY = ServiceUnavailable("The database does not answer")
 
 
@@ -112,32 +115,16 @@ async def texts_in(harness: Harness, conversation_id: str) -> list[str]:
 # --- reading ---------------------------------------------------------------------------------
 
 
-async def test_messages_are_read_in_pages(harness: Harness, snapshots: SnapshotService) -> None:
-    """A snapshot of any size is read a few hundred messages at a time, in order.
-
-    [snapshots.no-copy]
-    """
-    conversation_id = await harness.conversation()
-    await harness.talk(conversation_id, 250, words=1)
-    saved = await snapshots.save_conversation(TENANT, conversation_id)
-    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
-    sizes = [len(page) async for page in pages]
-    assert sum(sizes) == 500
-    assert max(sizes) <= 200
-    found = await entries(snapshots, saved.session_id)
-    assert [entry["seq"] for entry in found] == list(range(1, 501))
-
-
 async def test_an_interrupted_read_ends_in_an_error(
     harness: Harness, snapshots: SnapshotService
 ) -> None:
-    """A failing database or a deletion ends the pages with an error, not early."""
+    """A failing database or a deletion ends the pages with an error. [snapshots.no-copy]"""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 150, words=1)
     saved = await snapshots.save_conversation(TENANT, conversation_id)
     _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
     await anext(pages)
-    with harness.database.failing("page", AWAY), pytest.raises(ServiceUnavailable):
+    with failing("page", AWAY), pytest.raises(ServiceUnavailable):
         await anext(pages)
     _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
     await anext(pages)
@@ -312,7 +299,7 @@ async def test_an_import_of_another_tenants_conversation_gets_a_new_one(
     theirs = await harness.conversation()
     await harness.talk(theirs, 1)
     mine = [entry(user("mine"), conversation_id=theirs)]
-    file = SnapshotImport.model_validate_json(json.dumps(snapshot_file(mine)))
+    file = FILE.validate_json(json.dumps(snapshot_file(mine)))
     made = await snapshots.add_import("another", file)
     assert made.conversation_ids == (theirs,)
     assert len(await harness.bodies(theirs)) == 2
@@ -328,7 +315,7 @@ async def test_a_failed_import_leaves_nothing(
     other = new_id()
     messages = [entry(user("of another"), conversation_id=other)]
     messages += [entry(user(str(number)), number) for number in range(1, 25)]
-    file = SnapshotImport.model_validate_json(json.dumps(snapshot_file(messages)))
+    file = FILE.validate_json(json.dumps(snapshot_file(messages)))
     appends.fails_at = 3
     with pytest.raises(ServiceUnavailable):
         await snapshots.add_import(TENANT, file)

@@ -51,18 +51,6 @@ async def assert_refused(keys: KeyService, *headers: str) -> None:
             await keys.admit(header)
 
 
-async def test_no_key_is_required_before_the_first_one(
-    keys: KeyService, database: Database, clock: Clock
-) -> None:
-    """Without keys every caller is the default tenant; the first key ends this for good."""
-    assert await keys.admit("") == await keys.admit("Bearer x") == Caller("default")
-    header, caller = await created(keys_of(database, clock))
-    assert await keys.admit(header) == caller
-    await assert_refused(keys, "")
-    await keys.revoke(str(caller.key_id))
-    await assert_refused(keys, "", "Bearer something", "Basic abc", header)
-
-
 async def test_a_wrong_secret_is_refused(keys: KeyService) -> None:
     """A known or unknown id with a wrong secret is refused. [tenancy.key-storage]"""
     good, caller = await created(keys)

@@ -88,11 +88,6 @@ class WatchedStore(BlobStore):
         self.check()
         await self.kept.delete_conversation(tenant_id, conversation_id)
 
-    async def drop_parts(self, older_than: datetime) -> int:
-        """Delete what killed uploads have left."""
-        self.check()
-        return await self.kept.drop_parts(older_than)
-
     async def orphans(self, older_than: datetime) -> AsyncIterator[tuple[str, str, str]]:
         """Yield what was written before a time."""
         self.check()

@@ -20,8 +20,6 @@ from app.conversations.messages.row import Append
 from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.database.connections import Store
-from app.formats.message import FormatName
-from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import ANTHROPIC, TENANT, asks, result, says, user
 from tests.services.tool_output.builders import LARGE, Process, left, refused
@@ -58,22 +56,6 @@ async def contents(process: Process, cid: str) -> list[Any]:
 
 
 # --- by the policy of now ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("format", ["openai_chat", "anthropic"])
-async def test_long_lines_of_a_small_result_are_cut(process: Process, format: str) -> None:
-    """3 KB with one line of 3 000 characters are shown cut, and their ref reads them."""
-    cid = await process.harness.conversation()
-    text = "before\n" + "x" * 3000 + "\nafter\n"
-    ref = await process.stored(cid, text)
-    assert is_blob(ref) and ref.byte_size == len(text)
-    assert await process.read(cid, ref.id) == text.encode()
-    build = await process.harness.build(cid, RequestSettings(FormatName(format)))
-    payload = build.text.decode()
-    assert "before\\n" + "x" * 2000 + "\\nafter" in payload
-    assert "x" * 2001 not in payload
-    assert f"[Long lines cut: 2,014 of {len(text):,} bytes shown." in payload
-    assert (await contents(process, cid))[-1] == text
 
 
 @pytest.mark.parametrize("by", ["this", "other"])

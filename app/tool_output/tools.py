@@ -1,15 +1,15 @@
-"""The ranking of tools for a search: BM25F over name, description and parameters [tools.search].
+"""Search in the tools of a conversation: ranking, and promotion of the matches [tools.search].
 
-1. A word's frequency in a tool is the sum of those in its fields, each weighted and divided by the
-   field's relative length. Its rarity is taken over the given tools.
-2. A tool scores higher the more of its name the query has, up to `1 + _NAME_COVERAGE` times.
-3. A value in the query also stands for the words of its kind, and a word that no tool has for
-   similarly spelled ones, each at a lower weight.
+1. The search covers every tool of the conversation, deferred or not, the tools of its newest build,
+   and the tools in the request. Matches are promoted for the current turn, unless the tool message
+   itself makes them available [tools.promotion].
+2. The ranking is BM25F over name, description and parameters: a word's frequency in a tool is the
+   sum of those in its fields, each weighted and divided by the field's relative length. Its rarity
+   is taken over the given tools.
+3. A tool scores higher the more of its name the query has, up to `1 + _NAME_COVERAGE` times.
 4. Among equals the earlier tool is first. The exact name of a tool is before all others.
-5. Text is normalised (NFKC), case and accents are ignored, and English words are stemmed. Names are
-   split at `_`, `-`, `.`, capitals and digits. A word with inner capitals or digits is also kept as
-   a whole, to match both "PowerPoint" and "powerpoint". Scripts without spaces give pairs of
-   adjacent characters.
+5. Words are those of the search in messages, with English stems. A word with inner capitals or
+   digits is also split, to match both "PowerPoint" and "powerpoint".
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import nsmallest
-from itertools import chain, pairwise
 from typing import Any
 
 from cachetools import LRUCache
 
+from app.common import json_text
 from app.common.texts import FUNCTION_WORDS, stems
+from app.conversations.search.words import SPACELESS, normalised, pairs_of, words_of
+from app.conversations.settings_resolver import SettingsResolver
 from app.formats import ToolDefinition
+from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, ToolSearchResult
+from app.prompt.resolved_settings import RequestSettings
+from app.repositories import Database
 
 MAX_INDEXED_TOOLS = 20_000
 """The number of tools in cached indexes, at about 2.3 KiB each."""
@@ -37,44 +41,15 @@ _INLINE_TOOLS = 2_000
 MAX_CHARACTERS = 8_192
 """The indexed length of a tool's description, and of its parameters."""
 _WEIGHTS = (0.7, 1.0, 0.4)
-"""Of name, description and parameters; rule 2 adds to the weight of names."""
+"""Of name, description and parameters; rule 3 adds to the weight of names."""
 _LENGTH_NORMALISATION = 0.5
 _SATURATION = 1.0
 _PRESENCE = 0.3
 """What a word adds to a score however long the text is (the delta of BM25+)."""
 _NAME_COVERAGE = 0.7
 _REPETITION = 0.3
-_VALUE_KIND = 0.5
-
-_MIN_SPELLED = 4
-_MIN_SIMILARITY = 0.55
-_MAX_SPELLINGS = 3
-_PREFIX = 2
-_MAX_COMPARED = 512
-"""How many words a query's unknown words are compared with in all."""
-
-_NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_RUN = re.compile(f"[{_NO_SPACES}]+|[^\\W_{_NO_SPACES}]+")
-_IS_UNSPACED = re.compile(f"[{_NO_SPACES}]")
 _PART = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z0-9]+|[0-9]+")
 _VALUES = ("default", "const", "example")
-_ACCENT = re.compile("[\u0300-\u036f]")
-_DAY = (
-    "january|february|march|april|june|july|august|september|october|november|december"
-    "|today|tomorrow|yesterday|tonight"
-)
-_VALUE_KINDS = (
-    (re.compile(r"https?://|www\."), ("url", "link")),
-    (re.compile(r"\w@\w"), ("email",)),
-    (
-        re.compile(r"[$€£¥]\s?\d|\b(?:usd|eur|euros?|dollars?)\b", re.I),
-        ("price", "currency", "amount"),
-    ),
-    (re.compile(rf"\b(?:\d{{4}}-\d\d-\d\d|{_DAY})\b", re.I), ("date",)),
-    (re.compile(r"\d\.\d{2,}°?,\s*-?\d+\.\d{2}"), ("latitude", "longitude")),
-    (re.compile(r"(?:^|\s)~?/\w[\w.-]*/\w"), ("file", "path")),
-)
-"""What values look like, with words for their kind."""
 
 
 class ToolRanking:
@@ -134,16 +109,15 @@ class Index:
         self._name_weight = [
             sum(self._rarity[word] for word in name_parts(name)) or 1.0 for name in self.names
         ]
-        self._by_prefix: dict[str, list[str]] = {}
-        for word in frequencies:
-            if len(word) >= _MIN_SPELLED:
-                self._by_prefix.setdefault(word[:_PREFIX], []).append(word)
 
     def rank(self, query: str, limit: int) -> list[str]:
         """Return the names of the best tools."""
         scores = [0.0] * len(self.names)
         named: dict[int, float] = {}
-        for word, weight in self._weighted(query).items():
+        for word, count in Counter(words(query)).items():
+            if word not in self._scores:
+                continue
+            weight = 1 + _REPETITION * math.log(count)
             for position, value in zip(*self._scores[word], strict=True):
                 scores[position] += weight * value
             for position in self._name_positions.get(word, ()):
@@ -157,33 +131,9 @@ class Index:
         best = nsmallest(limit, found, key=lambda position: (-scores[position], position))
         return [self.names[position] for position in best]
 
-    def _weighted(self, query: str) -> Mapping[str, float]:
-        """Return the indexed words that stand for a query, with their weights (rule 3)."""
-        counts = Counter(words(query))
-        weights: dict[str, float] = {}
-
-        def add(word: str, weight: float) -> None:
-            weights[word] = max(weight, weights.get(word, 0.0))
-
-        remaining = _MAX_COMPARED
-        for word, count in counts.items():
-            weight = 1 + _REPETITION * math.log(count)
-            if word in self._scores:
-                add(word, weight)
-            elif len(word) >= _MIN_SPELLED:
-                candidates = self._by_prefix.get(word[:_PREFIX], ())[:remaining]
-                remaining -= len(candidates)
-                for other, similarity in _most_similar(word, candidates):
-                    add(other, weight * similarity)
-        kinds = (names for pattern, names in _VALUE_KINDS if pattern.search(query))
-        for word in words(" ".join(chain.from_iterable(kinds))):
-            if word in self._scores:
-                add(word, _VALUE_KIND)
-        return weights
-
 
 def _frequencies(texts: Sequence[Sequence[list[str]]]) -> dict[str, dict[int, float]]:
-    """Return the weighted frequency of each word by the position of a tool (rule 1)."""
+    """Return the weighted frequency of each word by the position of a tool (rule 2)."""
     found: dict[str, dict[int, float]] = {}
     for number, weight in enumerate(_WEIGHTS):
         mean = sum(len(fields[number]) for fields in texts) / max(1, len(texts)) or 1.0
@@ -205,62 +155,31 @@ def _scored(found: Mapping[int, float], rarity: float) -> tuple[array[int], arra
     return array("i", found), array("f", scores)
 
 
-def _most_similar(word: str, candidates: Iterable[str]) -> list[tuple[str, float]]:
-    """Return the words that share most of their trigrams with a word, and which share."""
-    grams = _trigrams(word)
-    found = []
-    for other in candidates:
-        other_grams = _trigrams(other)
-        similarity = 2 * len(grams & other_grams) / (len(grams) + len(other_grams))
-        if similarity >= _MIN_SIMILARITY:
-            found.append((other, similarity))
-    return sorted(found, key=lambda item: -item[1])[:_MAX_SPELLINGS]
-
-
-def _trigrams(word: str) -> set[str]:
-    padded = f"^{word}$"
-    return {padded[start : start + 3] for start in range(len(padded) - 2)}
-
-
 def words(text: str) -> list[str]:
     """Return the indexed words of a text, without stop words."""
     found: list[str] = []
-    for run in _runs(text):
-        found.append(run)
-        found += _parts(run)
+    for word in words_of(text):
+        found += (word, *_parts(word)) if not SPACELESS.match(word) else pairs_of(word)
     return _stemmed(found)
 
 
 def name_parts(name: str) -> frozenset[str]:
     """Return the words that a name is made of, without those kept as a whole."""
-    parts = [word for run in _runs(name) for word in (_parts(run) or [run])]
+    parts = [part for word in words_of(name) for part in (_parts(word) or [word])]
     return frozenset(_stemmed(parts)) or frozenset(words(name))
 
 
-def _runs(text: str) -> Iterable[str]:
-    if text.isascii():
-        return _RUN.findall(text)
-    text = unicodedata.normalize("NFKC", text)
-    text = unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFD", text)))
-    runs = _RUN.findall(text)
-    return chain.from_iterable(_pairs(run) if _IS_UNSPACED.match(run) else (run,) for run in runs)
-
-
-def _pairs(run: str) -> Iterable[str]:
-    return map("".join, pairwise(run)) if len(run) > 1 else (run,)
-
-
-def _parts(run: str) -> list[str]:
+def _parts(word: str) -> list[str]:
     """Return the parts of a word with inner capitals or digits, none of any other."""
-    if run.isalpha() and run[1:].islower():
+    if word.isalpha() and word[1:].islower():
         return []
-    parts = _PART.findall(run)
+    parts = _PART.findall(word)
     return parts if len(parts) > 1 else []
 
 
 def _stemmed(unstemmed: Sequence[str]) -> list[str]:
-    folded = (word.casefold() for word in unstemmed)
-    return stems([word for word in folded if word not in FUNCTION_WORDS])
+    plain = map(normalised, unstemmed)
+    return stems([word for word in plain if word and word not in FUNCTION_WORDS])
 
 
 def _parameters_text(schema: Mapping[str, Any]) -> str:
@@ -299,3 +218,52 @@ def _listed(schema: Mapping[str, Any], *keys: str) -> Iterator[Any]:
     for key in keys:
         if isinstance(values := schema.get(key), list):
             yield from values
+
+
+class ToolSearchService:
+    """Searches tools and promotes the matches."""
+
+    def __init__(
+        self, database: Database, resolver: SettingsResolver, ranking: ToolRanking
+    ) -> None:
+        self._database = database
+        self._resolver = resolver
+        self._ranking = ranking
+
+    async def search(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        query: str,
+        limit: int = DEFAULT_TOOL_MATCHES,
+        tools: str = "[]",
+        *,
+        promotes: bool = True,
+    ) -> ToolSearchResult:
+        """Return the matching definitions, best first, and promote them if `promotes`.
+
+        `tools` is a JSON list of definitions, which replace stored ones of the same name. Raises
+        NotFound, or ValidationError for an invalid definition.
+        """
+        async with self._database.session() as session:
+            conversation = await self._resolver.find_conversation(
+                session, tenant_id, conversation_id
+            )
+            built_tools = await session.contexts.newest_tools(conversation_id)
+        searched = tools if built_tools is None else _joined(built_tools, tools)
+        resolved = await self._resolver.of(conversation, RequestSettings(tools=searched))
+        names = await self._ranking.rank(query, resolved.tools, limit, key=resolved.tools_hash)
+        promoted = conversation.state.promoted_now
+        if promotes and not set(names) <= set(promoted):
+            async with self._database.session() as session:
+                promoted = await session.log.promote(conversation_id, names)
+        by_name = {tool.name: tool for tool in resolved.tools}
+        return ToolSearchResult(
+            tuple(by_name[name] for name in names), len(resolved.tools), promoted
+        )
+
+
+def _joined(built: str, requested: str) -> str:
+    if requested == "[]":
+        return built
+    return json_text.dumps([*json_text.loads(built), *json_text.loads(requested)])
