@@ -7,6 +7,7 @@ from dataclasses import asdict
 from app.common import json_text
 from app.conversations.compaction_receipt import Compaction, CompactResult, ViewState, result_of
 from app.conversations.events import EventType
+from app.conversations.views import kept_seqs
 from app.repositories import Repositories
 
 
@@ -25,7 +26,6 @@ async def store_compaction(
     session: Repositories,
     conversation_id: str,
     receipt: Compaction,
-    visible: ViewState,
     cause: str,
     **after: int,
 ) -> CompactResult | None:
@@ -35,6 +35,14 @@ async def store_compaction(
     transaction that holds the lock of the conversation's head.
     """
     await session.contexts.add_compaction(conversation_id, receipt)
+    visible = ViewState(
+        receipt.view,
+        receipt.compaction_id,
+        receipt.summary_tokens,
+        receipt.hidden_tokens,
+        receipt.hidden_messages,
+        kept_seqs(receipt.view),
+    )
     if not await session.contexts.show(conversation_id, visible, cause=cause, **after):
         return None
     result = result_of(receipt)

@@ -103,7 +103,7 @@ class ProviderCompactions:
         )
         version = state.view_version
         stored = await store_compaction(
-            session, conversation_id, receipt, visible, PROVIDER_COMPACTED, view_version=version
+            session, conversation_id, receipt, PROVIDER_COMPACTED, view_version=version
         )
         assert stored is not None, "the conversation is locked, and the view shows every pin"
         return replace(conversation, state=after)
