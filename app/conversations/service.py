@@ -18,7 +18,7 @@ from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Place
 from app.conversations.budget_status import read_budgets, within
 from app.conversations.conversation import NO_SETTINGS, Agent, Conversation, SettingsList
-from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter
+from app.conversations.listing import ConversationFilter
 from app.conversations.lookup import (
     free_key,
     get_agent,
@@ -201,9 +201,9 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
     async def list(
         self,
         tenant_id: str,
-        wanted: ConversationFilter = EVERY_CONVERSATION,
-        limit: int = 50,
-        before: Place | None = None,
+        wanted: ConversationFilter,
+        limit: int,
+        before: Place | None,
         bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
