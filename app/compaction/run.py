@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
-from app.common.errors import ServiceUnavailable, ValidationError
+from app.common.errors import ServiceUnavailable
 from app.compaction.planning import (
     LABEL_TOKENS,
     CompactionInput,
@@ -78,15 +78,11 @@ class CompactionRequest(RequestSchema):
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A plan that was carried out: the new view, and the summaries that were made.
-
-    It `lacks_summary` where a planned one could not be made.
-    """
+    """A plan that was carried out: the new view, and the summaries that were made."""
 
     plan: CompactionPlan
     view: View
     made: Sequence[Summary] = ()
-    lacks_summary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +173,13 @@ class CompactionRun:
         return executed
 
     async def _execute(self, plan: CompactionPlan) -> Executed:
-        """Carry out a plan; a build uses the fallback plan if no summary can be made."""
         source = self.source
-        try:
-            if plan.hidden is None or not plan.summarises:
-                return Executed(plan, source.view_after(plan))
-            if plan.chunks:
-                return await self._grow_tree(plan, plan.hidden)
-            summary, retain = await self.summarise(plan, plan.hidden, self.summary_limit(plan))
-            return Executed(plan, source.view_after(plan, (summary,), retain or ""), (summary,))
-        except (ServiceUnavailable, ValidationError):
-            if plan.fallback is None or self.trigger is not Trigger.PROACTIVE:
-                raise
-            return replace(await self._execute(plan.fallback), lacks_summary=True)
+        if plan.hidden is None or not plan.summarises:
+            return Executed(plan, source.view_after(plan))
+        if plan.chunks:
+            return await self._grow_tree(plan, plan.hidden)
+        summary, retain = await self.summarise(plan, plan.hidden, self.summary_limit(plan))
+        return Executed(plan, source.view_after(plan, (summary,), retain or ""), (summary,))
 
     async def summarise_behind_item(self, item_seq: int) -> Executed:
         """Summarise what a provider's item stands for; what is shown stays the same."""
@@ -373,7 +363,7 @@ class CompactionRun:
         source, view, calls, plan = self.source, executed.view, self.calls, executed.plan
         state, resolved, shown = source.state, source.resolved, source.shown_in(executed.view)
         degraded = []
-        if executed.lacks_summary or plan.drops_without_summary:
+        if plan.drops_without_summary:
             degraded.append(SUMMARISER_UNAVAILABLE)
         if self.strategy is StrategyName.PROVIDER and self.trigger is Trigger.PROACTIVE:
             degraded.append(NO_PROVIDER_COMPACTION)  # [strategy.provider]

@@ -33,9 +33,9 @@ from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
 from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import (
+    PENDING,
     UNOBSERVED,
     Compaction,
-    CompactionPending,
     CompactionPlan,
     CompactResult,
     NoCompaction,
@@ -231,7 +231,6 @@ class CompactionService:
             try:
                 result = await self._compact(run)
             except (ServiceUnavailable, ValidationError):
-                await self._postpone(source)
                 return
             if result.compacted:
                 return
@@ -252,7 +251,7 @@ class CompactionService:
         settings: RequestSettings,
         state: ConversationState,
         plan_key: Hashable,
-    ) -> CompactResult | NoCompaction | CompactionPending | None:
+    ) -> CompactResult | NoCompaction | None:
         """Compact during a build; None when the view was changed meanwhile.
 
         After a failure there is no attempt for some time. `plan_key` identifies the input of the
@@ -266,16 +265,11 @@ class CompactionService:
         try:
             async with self.leases.held(conversation_id) as is_held:
                 if not is_held:
-                    return CompactionPending()
+                    return PENDING
                 source = await self._read(tenant_id, conversation_id, settings)
                 if source.state.view_version != state.view_version:
                     return None
-                run = self.start(source, Trigger.PROACTIVE)
-                try:
-                    result = await self._compact(run)
-                except ServiceUnavailable:
-                    await self._postpone(source)
-                    raise
+                result = await self._compact(self.start(source, Trigger.PROACTIVE))
         except Conflict:
             return None
         if result.compacted:
@@ -409,7 +403,7 @@ class CompactionService:
                 entries += await session.log.entries(conversation_id, span.start, span.end)
             tools = policy.tool_output.exclude_tools
             excluded = await excluded_seqs(session, conversation_id, entries, view, spans, tools)
-        entries = with_excluded(entries, excluded)
+        entries = with_excluded(entries, excluded) if excluded else entries
         limits = resolved.policy_limits or resolved.limits
         max_tokens = limits.capacity // OPEN_CALLS_SHARE if limits is not None else 0
         staying = open_call_seqs(entries, state.calls.open.values(), max_tokens)
@@ -498,6 +492,7 @@ class CompactionService:
             if run.trigger is not Trigger.FORCED:  # there the caller gets the error
                 async with self.database.session() as session:
                     await session.jobs.record_failure(run.conversation_id, text)
+                await self._postpone(run.source)
             data = {"trigger": run.trigger, "reason": reason, "calls": run.calls.calls}
             _log.warning("compaction_failed", extra={"data": data})
             raise

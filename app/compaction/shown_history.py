@@ -255,14 +255,6 @@ class ShownHistory:
             return starts[-1]
         return latest if group is None else group
 
-    def first_hiding_cut(self) -> int | None:
-        """Return the first cut that hides a message after the covered range, turn starts first."""
-        for cuts in (self._turn_cuts(), self._group_cuts(self.covered_end)):
-            cut = _first(cuts, lambda cut: self.hides(self.covered_end, cut))
-            if cut is not None:
-                return cut
-        return None
-
     def _turn_cuts(self) -> list[int]:
         """Return the starts of the turns after the covered range; the first may be partial."""
         indices = range(self.covered_end, len(self.entries))

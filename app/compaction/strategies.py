@@ -138,16 +138,13 @@ def _tree_summary(shown: ShownHistory, deep: bool, failures: int) -> Plan:
     cut = shown.target_cut(top)
     if deep:
         cut = max(cut, shown.turns_cut(shown.policy.compaction.retain_last_turns))
+    plan = _summarised(shown, StrategyName.TREE_SUMMARY, top, cut)
+    if isinstance(plan, NoCompaction):
+        return plan
     # Released messages are summarised with the first chunk, so a chunk is needed.
-    for later in (cut, shown.first_hiding_cut()):
-        if later is None:
-            break
-        plan = _summarised(shown, StrategyName.TREE_SUMMARY, top, later)
-        if isinstance(plan, NoCompaction):
-            return plan
-        if chunks := _chunks(shown, plan):
-            return replace(plan, chunks=chunks)
-    return NoCompaction("nothing is left to summarise but what was kept so far")
+    chunks = _chunks(shown, plan)
+    reason = "nothing is left to summarise but what was kept so far"
+    return replace(plan, chunks=chunks) if chunks else NoCompaction(reason)
 
 
 def _chunks(shown: ShownHistory, plan: CompactionPlan) -> tuple[Span, ...]:
@@ -183,14 +180,10 @@ def _chain(shown: ShownHistory, deep: bool, failures: int) -> Plan:
     if not shown.policy.tool_output.enabled:
         steps.remove(ChainStep.CLEAR_TOOL_RESULTS)
     plan = _chain_plan(shown, steps, deep, failures)
-    if isinstance(plan, CompactionPlan) and plan.summarises:
-        steps.remove(ChainStep.SUMMARIZE)
-        fallback = _chain_plan(shown, steps, deep, failures)
-        return replace(plan, fallback=fallback if isinstance(fallback, CompactionPlan) else None)
-    if isinstance(plan, CompactionPlan) and failures >= MAX_FAILURES:
-        # Rule 11 ran the truncation instead of the summary before it.
-        return replace(plan, drops_without_summary=plan.hidden is not None)
-    return plan
+    if isinstance(plan, NoCompaction) or failures < MAX_FAILURES:
+        return plan
+    # Rule 11 ran the truncation instead of the summary before it.
+    return replace(plan, drops_without_summary=not plan.summarises and plan.hidden is not None)
 
 
 def _chain_plan(

@@ -25,12 +25,7 @@ from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
 from app.conversations.budget_status import is_suspended
-from app.conversations.compaction_receipt import (
-    CompactionPending,
-    CompactionPlan,
-    NoCompaction,
-    Trigger,
-)
+from app.conversations.compaction_receipt import PENDING, CompactionPlan, NoCompaction, Trigger
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,
     MESSAGES_SHORTENED,
@@ -207,10 +202,8 @@ async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | C
         )
     except (ServiceUnavailable, ValidationError):
         return once.degrade("summariser_unavailable")
-    if isinstance(result, CompactionPending):
-        return once.degrade("compaction_pending")
     if isinstance(result, NoCompaction):
-        return once
+        return once.degrade("compaction_pending") if result is PENDING else once
     if result is None:  # the view changed meanwhile
         return state.changed()
     compacted = replace(once, attempt=replace(once.attempt, compaction=result))

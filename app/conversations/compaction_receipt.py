@@ -49,6 +49,10 @@ class NoCompaction:
     reason: str
 
 
+PENDING = NoCompaction("another compaction of the conversation is running")
+"""A build does not wait for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlidingCut:
     """A plan to show only the messages from the seq `tail_start` on, and these before it."""
@@ -69,8 +73,8 @@ class CompactionPlan:
     - `chunks` are the parts that a tree summarises one by one. Together they cover what is newly
       hidden outside the former range; the first one includes the released messages.
     - `hides_preserved` is set when preserved messages had to be hidden to fit the capacity.
-    - `fallback` is the plan to use when no summary can be made. `drops_without_summary` is set when
-      messages are dropped without the summary that the policy asks for.
+    - `drops_without_summary` is set when messages are dropped without the summary that the policy
+      asks for.
     - `freed_tokens` counts what messages no longer cost, without the cost of a new summary.
     """
 
@@ -82,7 +86,6 @@ class CompactionPlan:
     summarises: bool = True
     chunks: tuple[Span, ...] = ()
     hides_preserved: bool = False
-    fallback: CompactionPlan | None = None
     released_seqs: tuple[int, ...] = ()
     drops_without_summary: bool = False
 
@@ -92,7 +95,6 @@ class CompactionPlan:
             self,
             steps=tuple(dict.fromkeys((*self.steps, *clearing.steps))),
             freed_tokens=clearing.freed_tokens + self.freed_tokens,
-            fallback=self.fallback and self.fallback.after(clearing),
         )
 
 
@@ -231,10 +233,6 @@ def is_shown_with(policy_strategy: str | None, strategy: str) -> bool:
     [strategy.change-drops-summary]
     """
     return policy_strategy in (None, strategy, Trigger.PROVIDER)
-
-
-class CompactionPending:
-    """Another compaction of the conversation is running; a build does not wait for it."""
 
 
 @answer()

@@ -32,7 +32,7 @@ from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.view import Span, count_in, minus, spans_of, spans_through
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows.service import ActiveWindows, store_window
 from app.database.connections import Statement
 from app.database.sql import edges
 from app.formats.message import FormatName
@@ -47,7 +47,8 @@ from app.snapshots.copies import (
     source_of,
     with_results_as_text,
 )
-from app.snapshots.repository import Snapshot, SnapshotPart
+from app.snapshots.repository import SnapshotPart
+from app.snapshots.schemas import Snapshot
 
 MAX_BATCH_BYTES = 16 * 2**20
 """The maximum of text in one append, unless one call group alone has more."""
@@ -276,7 +277,7 @@ class RestoreService:
                 )
                 version = conversation.state.view_version + 1
                 state = replace(conversation.state, view_version=version, view_cause="restored")
-                await session.windows.move(target.key, state)
+                await store_window(session, target.key, state)
 
     async def _existing_seqs(
         self, target: _Target, copies: Mapping[str, SourceMessage]

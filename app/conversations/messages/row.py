@@ -41,7 +41,8 @@ class LogRow:
     It belongs to the call group before it, if it `joins` that. `tokens` is its cost in a payload
     without reasoning, `reasoning_tokens` the cost of replayed reasoning. `stored_output` is the
     JSON of a tool result's `StoredOutput`. `text` may be empty where the build shows a placeholder.
-    `lead` is reasoning that came before, in messages of its own.
+    `lead` is reasoning that came before, in messages of its own. One that several messages are
+    `joined` to has their `rows`.
     """
 
     id: str
@@ -56,6 +57,7 @@ class LogRow:
     stored_output: str | None = None
     joins: bool = False
     lead: tuple[Reasoning, ...] = ()
+    rows: tuple[LogRow, ...] = ()
 
     @property
     def output(self) -> StoredOutput | None:
@@ -91,24 +93,17 @@ def row_of(draft: Draft, id: str, seq: int, format: FormatName, *, as_chat: bool
     )
 
 
-class JoinedRow(LogRow):
-    """Several messages of one answer, which payloads send as one message of the assistant."""
-
-    __slots__ = ("rows",)
-
-    def __init__(self, rows: Sequence[LogRow]) -> None:
-        super().__init__(
-            id=rows[0].id,
-            seq=rows[0].seq,
-            role=rows[0].role,
-            tokens=sum(row.tokens for row in rows),
-            reasoning_tokens=sum(row.reasoning_tokens for row in rows),
-            call_ids=tuple(call_id for row in rows for call_id in row.call_ids),
-            has_media=True,
-            format=rows[0].format,
-            text=b"".join(row.text for row in rows),
-        )
-        self.rows = tuple(rows)
+def joined_row(rows: Sequence[LogRow]) -> LogRow:
+    """Return several messages of one answer as the one message that payloads send."""
+    return replace(
+        rows[0],
+        tokens=sum(row.tokens for row in rows),
+        reasoning_tokens=sum(row.reasoning_tokens for row in rows),
+        call_ids=tuple(call_id for row in rows for call_id in row.call_ids),
+        has_media=True,
+        text=b"".join(row.text for row in rows),
+        rows=tuple(rows),
+    )
 
 
 def parse_stored(body: bytes, format: FormatName) -> Message:
@@ -182,11 +177,6 @@ class Calls:
     group_seq: int = 1
     provider: tuple[str, ...] = ()
     is_answering: bool = False
-
-    @property
-    def waits(self) -> bool:
-        """Whether the last group is not complete."""
-        return bool(self.provider) or any(seq >= self.group_seq for seq in self.open.values())
 
     def ended(self, head_seq: int) -> Calls:
         """Return them with the last group ended at the head, so that nothing joins it."""

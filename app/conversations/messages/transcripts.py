@@ -35,6 +35,7 @@ from app.formats.message import Role
 from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories
 
+_SHOWN = ("id", "seq", "turn", "role", "token_count", "format", "created_at", "output_ref")
 MAX_PINNED_SHARE = 0.5
 """The share of the history budget that pins may take."""
 EARLIER_RECEIPTS = 256
@@ -205,25 +206,20 @@ class TranscriptService:
             if pinned:
                 await session.log.pin(conversation_id, seqs)
                 await self._check_share(session, conversation)
-                await self._show(session, conversation, around)
-            elif not await session.session.run(UNPIN, conversation_id=conversation_id, seqs=seqs):
-                return seqs
+                state = conversation.state
+                find = session.contexts.find_compaction
+                if receipt := await find(conversation_id, state.compaction_id):  # may hide them
+                    policy = self._resolver.policy_of(conversation)
+                    view = base_view(state, receipt.view, policy)
+                    kept, tokens, count = kept_with_pins(view, state.kept_seqs, around)
+                    if kept != state.kept_seqs:
+                        shown = {"kept": kept, "tokens": tokens, "messages": count}
+                        own = {"conversation_id": conversation_id}
+                        await session.session.run(SHOW_PINNED, **own, **shown)
+            else:
+                await session.session.run(UNPIN, conversation_id=conversation_id, seqs=seqs)
             await session.events.add(conversation_id, kind, json_text.dumps({"seqs": seqs}))
         return seqs
-
-    async def _show(
-        self, session: Repositories, conversation: Conversation, around: Sequence[Entry]
-    ) -> None:
-        """Show the pinned messages that the active compaction hides or clears."""
-        state, conversation_id = conversation.state, conversation.conversation_id
-        receipt = await session.contexts.find_compaction(conversation_id, state.compaction_id)
-        if receipt is None:
-            return
-        view = base_view(state, receipt.view, self._resolver.policy_of(conversation))
-        kept, tokens, messages = kept_with_pins(view, state.kept_seqs, around)
-        if kept != state.kept_seqs:
-            shown = {"kept": kept, "tokens": tokens, "messages": messages}
-            await session.session.run(SHOW_PINNED, conversation_id=conversation_id, **shown)
 
     async def _check_share(self, session: Repositories, conversation: Conversation) -> None:
         """Raise ValidationError when pins take more than their share of the history budget."""
@@ -248,7 +244,7 @@ async def _chain(
     session: Repositories, conversation_id: str, newest_id: str | None, limit: int
 ) -> list[Compaction]:
     """Return a receipt and those it is based on, as far as they are among the next `limit`."""
-    if newest_id is None or not limit:
+    if newest_id is None:
         return []
     rows = await session.session.all(
         RECEIPTS, conversation_id=conversation_id, newest_id=newest_id, limit=limit
@@ -267,20 +263,11 @@ def _shown(
     """Return the original message with the service's fields; fields they hide are in `given`."""
     message, body = original.message, original.raw_message
     own = {
-        "id": message.id,
-        "seq": message.seq,
-        "turn": message.turn,
-        "role": message.role,
-        "token_count": message.token_count,
-        "format": message.format,
-        "created_at": message.created_at,
-        "redacted_at": marks["redacted_at"],
-        "conversation_id": conversation.public_id,
-        "agent_id": conversation.agent_id,
-        "output_ref": message.output_ref,
+        **{name: getattr(message, name) for name in _SHOWN},
+        **{"redacted_at": marks["redacted_at"], "pinned": marks["pinned"]},
+        **{"conversation_id": conversation.public_id, "agent_id": conversation.agent_id},
         "content_truncated": original.is_truncated,
         "content_collected": original.is_collected,
-        "pinned": marks["pinned"],
         "visibility": visibility,
     }
     hidden = {name: body[name] for name in own if name in body and body[name] != own[name]}

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
 import pytest_asyncio
 
 from app.common import json_text
@@ -46,12 +45,6 @@ async def change(database: Database, job: Job, status: str, **more: Any) -> None
     texts = {name: json_text.dumps(value) for name, value in more.items()}
     async with database.session() as session:
         await session.jobs.change(job.conversation_id, job.job_id, status, **texts)
-
-
-@pytest.mark.parametrize("job_id", ["nothing", "0199a1b2-9a0b-7c1d-8e2f-304152637485", "%00"])
-async def test_an_unknown_job_is_404(client: httpx.AsyncClient, job_id: str) -> None:
-    """An unknown id is 404. [errors.problem-json]"""
-    assert_problem(await client.get(f"/v1/jobs/{job_id}"), 404, "NOT_FOUND")
 
 
 async def test_a_job_is_deleted_with_its_conversation(client: httpx.AsyncClient, job: Job) -> None:

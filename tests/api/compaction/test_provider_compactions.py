@@ -7,11 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.talk import append, assert_problem, new_conversation
+from tests.api.talk import append, new_conversation
 
 GPT, CLAUDE = "gpt-5", "claude-3-opus"
 ITEM = {"type": "compaction", "id": "cmp_1", "encrypted_content": "c2VjcmV0" * 40}
-BLOCK = {"type": "compaction", "content": "The harbour is closed. Use tabs."}
 ROOM = {"budget": {"context_window": 200_000}, "agent_tools": "none"}
 
 
@@ -145,18 +144,3 @@ async def test_clear_forgets_the_item(client: httpx.AsyncClient) -> None:
     await append(client, path, {"role": "user", "content": "New."}, format="openai_responses")
     items = (await built(client, path))["payload"]["input"]
     assert len(items) == 1
-
-
-@pytest.mark.parametrize(
-    "block", [{"type": "compaction", "content": 7}, {**BLOCK, "signature": []}]
-)
-async def test_a_malformed_block_is_refused(
-    client: httpx.AsyncClient, block: dict[str, Any]
-) -> None:
-    """[formats.malformed-refused]"""
-    path = await new_conversation(client, policy=ROOM)
-    answer = await client.post(
-        f"{path}/messages",
-        json={"messages": [{"role": "assistant", "content": [block]}], "format": "anthropic"},
-    )
-    assert_problem(answer, 422, "VALIDATION_ERROR")

@@ -161,13 +161,7 @@ async def test_search_finds_compacted_messages(client: httpx.AsyncClient) -> Non
         "restored_at": None,
     }
     assert found[1]["visibility"]["state"] == "verbatim"
-    for query, seqs in (
-        ("bergen TRAIN", [5]),
-        ('"the train"', [13]),
-        ("train -voss", [5]),
-        ("train -bergen -voss", []),
-        ("leav", [5]),
-    ):
+    for query, seqs in (("bergen TRAIN", [5]), ("leav", [5])):
         assert [item["seq"] for item in await read(client, path, q=query)] == seqs, query
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.common.errors import NotFound, ServiceUnavailable
+from app.common.errors import ServiceUnavailable
 from app.compaction import planning
 from app.compaction.run import CompactionRequest
 from app.repositories import Database
@@ -23,12 +23,10 @@ from tests.services.fakes import (
     Harness,
     ScriptedGateway,
     WatchedDatabase,
-    asks,
-    result,
     says,
     user,
 )
-from tests.services.payload.builders import ASKS, TOOLS, check, fill, policy
+from tests.services.payload.builders import ASKS, check, fill, policy
 
 pytestmark = pytest.mark.services(model=SUMMARISER)
 
@@ -162,20 +160,6 @@ async def test_below_min_gain_the_log_has_to_grow(
     assert "failed" not in await kinds(harness, cid)
 
 
-async def test_a_conversation_deleted_during_the_model_call_stays_deleted(harness: Harness) -> None:
-    """The work ends and stores nothing. [log.delete-everything]"""
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 755)
-    harness.gateway.release.clear()
-    working = asyncio.create_task(harness.work(cid))
-    await harness.gateway.waiting.wait()
-    await harness.conversations.remove(TENANT, cid)
-    harness.gateway.release.set()
-    await working
-    with pytest.raises(NotFound):
-        await harness.receipts.page(TENANT, cid, 10, None)
-
-
 # --- once -----------------------------------------------------------------------------------
 
 
@@ -252,22 +236,6 @@ async def test_each_failure_pauses_compactions_for_longer(
 
 
 # --- inside the build -----------------------------------------------------------------------
-
-
-async def test_pressure_is_judged_by_what_is_sent(harness: Harness) -> None:
-    """A first build whose payload costs more than its log compacts as the next would."""
-    cid = await harness.conversation(policy(2100, 100, strategy="full_history"), tools=TOOLS)
-    await harness.append(cid, user("go"))
-    while (await harness.build(cid))["tokens_used"] < 1910:
-        # The same id again and again: each payload needs others, which are longer.
-        await harness.append(cid, asks("a"), result("a"))
-    assert (await harness.stored(cid)).state.tokens < 1900
-    await harness.set_policy(cid, {"strategy": "sliding_window"})
-    await harness.build(cid)
-    await harness.set_policy(cid, {"strategy": "sandwich"})
-    build = await harness.build(cid)
-    check(build, exact=True)
-    assert build["compaction"].compacted
 
 
 # --- jobs that callers wait for ---------------------------------------------------------------

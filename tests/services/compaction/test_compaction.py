@@ -82,17 +82,6 @@ async def test_ranges_of_successive_compactions_contain_one_another(harness: Har
     check(build, exact=True)
 
 
-async def test_a_summary_longer_than_it_frees_is_not_applied(harness: Harness) -> None:
-    """A compaction that would not shrink the payload is dropped. [strategy.target]"""
-    harness.gateway.replies = ["<summary>" + "🫠" * 40 + "</summary>"]
-    cid = await harness.conversation(policy(20_000))
-    await harness.append(cid, *(user(f"{n} " + "x " * 5) for n in range(13)))
-    made = await harness.compaction.compact(TENANT, cid, CompactionRequest())
-    assert not made.compacted
-    assert made.reason == "the summary would not be shorter"
-    assert (await harness.stored(cid)).state.hidden_span is None
-
-
 # --- at once --------------------------------------------------------------------------------
 
 

@@ -17,18 +17,6 @@ def _inline(**leaves: Any) -> dict[str, Any]:
     )
 
 
-async def test_the_build_shows_what_a_fresh_process_reads(harness: Harness) -> None:
-    """The state after a compaction is the stored one: the next process builds the same payload."""
-    cid = await harness.conversation(_inline())
-    await fill(harness, cid, 705)
-    build = await harness.build(cid)
-    assert build["compaction"].compacted
-    harness.context = harness.cold()
-    again = await harness.build(cid)
-    assert again.payload == build.payload
-    assert (again["epoch"], again["tokens_used"]) == (build["epoch"], build["tokens_used"])
-
-
 async def test_two_builds_apply_one_compaction(harness: Harness) -> None:
     """[compaction.at-most-once, compaction.inline-mode]"""
     cid = await harness.conversation(_inline())

@@ -22,26 +22,17 @@ TENANT = "default"
 
 
 class Watched(Database):
-    """The database, counting open sessions and failing on request."""
+    """The database, which fails while it `is_away`."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.open_sessions = 0
-        self.is_away = False
-        self.was_asked = asyncio.Event()
+    is_away = False
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Repositories]:
         """Each statement commits by itself."""
-        self.was_asked.set()
         if self.is_away:
             raise ServiceUnavailable("The database does not answer")
         async with super().session() as session:
-            self.open_sessions += 1
-            try:
-                yield session
-            finally:
-                self.open_sessions -= 1
+            yield session
 
 
 @pytest.fixture
@@ -61,19 +52,12 @@ async def conversation_id(database: Database) -> str:
     return made
 
 
-async def forget_leases(url: str, holder: str | None = None) -> None:
-    """Delete every lease, or give it to another holder."""
-    if holder is None:
-        await execute(url, "DELETE FROM compaction_leases")
-        return
-    # One statement: the holder may renew its lease at any moment.
-    await execute(
-        url,
-        "INSERT INTO compaction_leases SELECT conversation_id, $1, now() + interval '30 s'"
-        " FROM heads ON CONFLICT (conversation_id)"
-        " DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at",
-        holder,
-    )
+TAKE_OVER = (
+    "INSERT INTO compaction_leases SELECT conversation_id, $1, now() + interval '30 s' FROM heads"
+    " ON CONFLICT (conversation_id)"
+    " DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at"
+)
+"""One statement: the holder may renew its lease at any moment."""
 
 
 async def test_cancelling_releases_the_lease(watched: Watched, conversation_id: str) -> None:
@@ -102,7 +86,7 @@ async def test_losing_the_lease_ends_the_work(
     other = new_id()
     with pytest.raises(Conflict):
         async with asyncio.timeout(PATIENCE_SECONDS), leases.held(conversation_id):
-            await forget_leases(database_url, other)
+            await execute(database_url, TAKE_OVER, other)
             await asyncio.Event().wait()
     (row,) = await execute(database_url, "SELECT holder FROM compaction_leases")
     assert str(row["holder"]) == other

@@ -12,7 +12,6 @@ import pytest
 
 from app.common.errors import ServiceUnavailable
 from app.conversations.view import SUMMARY_PREFIX, Span
-from tests.conftest import execute
 from tests.services.fakes import (
     CHAT,
     SUMMARISER,
@@ -191,46 +190,6 @@ async def test_every_strategy_names_a_failing_model_in_a_build(
     assert await harness.bodies(cid) == log
 
 
-async def test_a_background_chain_names_the_summary_it_lacks(
-    harness: Harness, database_url: str
-) -> None:
-    """After three failures messages are dropped without a call; the receipt names it."""
-    harness.gateway.replies = [DOWN]
-    cid = await harness.conversation(chain(1100))
-    await fill(harness, cid, 850)
-    for _ in range(3):
-        await harness.work(cid)
-        assert (await harness.stored(cid)).state.compaction_id is None
-        statement = "UPDATE heads SET due_at = now() WHERE conversation_id = $1"
-        await execute(database_url, statement, cid)
-    await harness.work(cid)
-    made = await harness.receipt(cid)
-    assert (made.trigger, made.strategies_run) == ("background", ("truncate",))
-    assert made.degraded == ("summariser_unavailable",)
-    assert len(harness.gateway.calls) == 3
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-async def test_a_forced_compaction_without_a_model_changes_nothing(
-    harness: Harness, strategy: str
-) -> None:
-    """Whatever the strategy: forced and failing is 503, and what is shown stays."""
-    cid = await harness.conversation(policy(20_000, strategy=strategy))
-    await harness.talk(cid, 10)
-    assert (await harness.compact(cid)).compacted
-    await harness.talk(cid, 10)
-    before = await both(harness, cid)
-    state = (await harness.stored(cid)).state
-    harness.gateway.replies = [DOWN]
-    with pytest.raises(ServiceUnavailable):
-        await harness.compact(cid)
-    assert [build.text for build in await both(harness, cid)] == [build.text for build in before]
-    assert (await harness.stored(cid)).state == state
-    assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
-    type_, data = (await harness.events_of(cid))[-1]
-    assert (type_, data["reason"]) == ("failed", "provider_error")
-
-
 # --- options of one call --------------------------------------------------------------------
 
 
@@ -262,21 +221,3 @@ async def test_changing_the_strategy_drops_the_state(
     assert found.status == "superseded"
     await harness.set_policy(cid, {"strategy": one})
     assert not (await harness.build(cid))["summary_used"]
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-async def test_user_messages_stay_verbatim_if_wanted(harness: Harness, strategy: str) -> None:
-    """`preserve_user_messages` keeps what users said inside the compacted range.
-
-    [strategy.preserve-user-messages]
-    """
-    own = policy(20_000, strategy=strategy, preserve_user_messages=True)
-    cid = await harness.conversation(own)
-    await harness.talk(cid, 10)
-    made = await harness.compact(cid)
-    assert made.compacted
-    for build in await both(harness, cid):
-        assert all(f"question {n} why" in build.contents for n in range(10))
-        assert build["summary_used"]
-    chat = await harness.build(cid)
-    assert (made.after_tokens, made.after_msg_count) == (chat["tokens_used"], len(chat.messages))

@@ -9,13 +9,13 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.errors import ServiceUnavailable, ValidationError
+from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.checklist import read_kept
 from app.compaction.summaries.extractive import SummaryScope, ledger_of
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
@@ -132,15 +132,6 @@ def summariser(
     )
 
 
-@dataclass(frozen=True)
-class Made:
-    """A summary with its run."""
-
-    text: str
-    retain: str | None
-    summary_run: SummariserRun
-
-
 def plain_task(
     run: SummariserRun,
     max_tokens: int = 300,
@@ -156,25 +147,13 @@ async def run(
     gateway: ScriptedGateway,
     *infos: ModelInfo,
     messages: Sequence[Message] | None = None,
-    previous: str | None = None,
-    summary_request: SummaryRequest | None = None,
     settings: SummariserSettings = SETTINGS,
-    max_tokens: int = 300,
-    by: str | None = "main",
-    verbatim_indices: frozenset[int] = frozenset(),
-    retained: str | None = None,
-) -> Made:
-    """Summarise by the main model."""
+) -> tuple[str, SummariserRun]:
+    """Summarise by the main model; return the text and the run."""
     subject = summariser(gateway, *infos, settings=settings)
     summary_run = subject.start_run("tenant")
-    scope = SummaryScope(QuarterTokenizer().count)
-    task = SummaryTask(summary_request or SummaryRequest(), by, max_tokens, summary_run, scope)
-    made = await subject.summarise(
-        replace(task, previous=previous, retained=retained),
-        numbered(4) if messages is None else messages,
-        verbatim_indices=verbatim_indices,
-    )
-    return Made(made.text, made.retain, summary_run)
+    made = await subject.summarise(plain_task(summary_run), messages or numbered(4))
+    return made.text, summary_run
 
 
 # --- which model ----------------------------------------------------------------------------
@@ -195,17 +174,6 @@ def test_the_model_is_chosen_in_order(
 ) -> None:
     """The call's, the policy's, the service's; the built-in one can be named."""
     assert summariser(ScriptedGateway("")).choose_model(call, policy, conversation) == chosen
-
-
-def test_a_model_outside_the_allowed_list_is_refused() -> None:
-    """A model outside the list is a 422 with its pointer."""
-    subject = summariser(ScriptedGateway(""))
-    with pytest.raises(ValidationError) as by_call:
-        subject.choose_model("other", None, None)
-    assert by_call.value.problems[0].pointer == "/model"
-    with pytest.raises(ValidationError) as by_policy:
-        subject.choose_model(None, "other", None)
-    assert by_policy.value.problems[0].pointer == "/policy/compaction/model"
 
 
 # --- one call -------------------------------------------------------------------------------
@@ -291,9 +259,9 @@ async def test_large_input_is_chunked_between_messages_and_merged() -> None:
     """Each message goes out once and whole; each summary is carried into the next call."""
     numbers = iter(range(100))
     gateway = ScriptedGateway(lambda _: f"<summary>summary {next(numbers)}</summary>")
-    made = await run(gateway, model("main", 2_000), messages=numbered(30))
-    assert made.summary_run.calls == len(gateway.calls) > 2
-    assert made.text == f"summary {made.summary_run.calls - 1}"
+    text, summary_run = await run(gateway, model("main", 2_000), messages=numbered(30))
+    assert summary_run.calls == len(gateway.calls) > 2
+    assert text == f"summary {summary_run.calls - 1}"
     for index, text in enumerate(gateway.texts[1:]):
         assert f"<earlier_summary>\nsummary {index}\n" in text
     everything = "".join(gateway.texts)

@@ -89,23 +89,6 @@ async def test_a_forced_compaction_goes_down_to_the_target(
     assert (again.compacted, again.reason) == (False, "already within the target")
 
 
-@pytest.mark.parametrize("strategy", COMPACTING)
-@pytest.mark.parametrize("mode", ["background", "inline"])
-async def test_an_automatic_compaction_goes_down_to_the_target(
-    harness: Harness, strategy: str, mode: str
-) -> None:
-    """What becomes due is reduced to the target and not far below, in either mode."""
-    own = policy(5100, 100, strategy=strategy, compaction={"mode": mode})
-    cid = await harness.conversation(own)
-    while (await harness.context.budget("default", cid)).pressure.pressure == "ok":  # type: ignore[union-attr]
-        await harness.append(cid, user("why " * 20), says("because " * 20))
-    if mode == "background":
-        await harness.work(cid)
-    await harness.build(cid)
-    made = await harness.receipt(cid)
-    assert MIN_SHARE * 2500 <= made.after_tokens <= 2500
-
-
 # --- what a model would write ---------------------------------------------------------------
 
 

@@ -7,72 +7,42 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from app.common.errors import ContextError, Gone, NotFound, ValidationError
-from app.compaction.run import CompactionRequest
 from app.context.tool_calls import ToolCallResult, ToolCallService
 from app.formats.message import FormatName
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.slices import OutputLines
 
 TENANT, CONVERSATION, REF = "default", "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "blob_1"
-CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
-ABSENT = NotFound.conversation(CONVERSATION)
+CHAT = FormatName.OPENAI_CHAT
 
 
-@dataclass
-class Readers:
-    """Readers that record their arguments, and return or raise a scripted value."""
+async def answered(found: Any, name: str, **arguments: Any) -> ToolCallResult:
+    """Execute one call in the form of Chat, for which the readers return or raise this."""
 
-    found: Any = None
-    is_known: bool = True
-    asked: list[Any] = field(default_factory=list)
+    async def read(*_place: Any, **_how: Any) -> Any:
+        if isinstance(found, ContextError):
+            raise found
+        return found
 
-    async def read(self, *place: Any, **how: Any) -> Any:
-        """Give the slice or the matches, or raise."""
-        self.asked.append((*place, how) if how else place)
-        if isinstance(self.found, ContextError):
-            raise self.found
-        return self.found
-
-    async def compact(
-        self, tenant_id: str, conversation_id: str, request: CompactionRequest
-    ) -> Any:
-        """Give the result of a compaction, or raise."""
-        assert request == CompactionRequest()
-        return await self.read(tenant_id, conversation_id)
-
-    async def check(self, tenant_id: str, conversation_id: str) -> None:
-        """Raise when there is no such conversation."""
-        assert (tenant_id, conversation_id) == (TENANT, CONVERSATION)
-        if not self.is_known:
-            raise ABSENT
-
-    @property
-    def service(self) -> ToolCallService:
-        """The service over these readers."""
-        read = self.read
-        blobs: Any = SimpleNamespace(read_lines=read, read_bytes=read, grep=read, check=self.check)
-        others: Any = SimpleNamespace(search=read, recall=read, compact=self.compact)
-        return ToolCallService(blobs, others, others, others)
-
-    async def call(self, name: str, **arguments: Any) -> ToolCallResult:
-        """Execute one call in the form of Chat."""
-        function = {"name": name, "arguments": json.dumps(arguments)}
-        raw = {"id": "c1", "type": "function", "function": function}
-        return await self.service.answer(TENANT, CONVERSATION, CHAT, raw)
+    blobs: Any = SimpleNamespace(read_lines=read, read_bytes=read, grep=read)
+    none: Any = None
+    function = {"name": name, "arguments": json.dumps({"ref_id": REF, **arguments})}
+    raw = {"id": "c1", "type": "function", "function": function}
+    service = ToolCallService(blobs, none, none, none)
+    return await service.answer(TENANT, CONVERSATION, CHAT, raw)
 
 
 async def text_of(found: Any, name: str, **arguments: Any) -> str:
     """Return what the model reads when the readers find this."""
-    answered = await Readers(found).call(name, ref_id=REF, **arguments)
-    assert not answered.is_error
-    text: str = answered.message["content"]
+    answer = await answered(found, name, **arguments)
+    assert not answer.is_error
+    text: str = answer.message["content"]
     return text
 
 
@@ -159,17 +129,5 @@ async def test_errors_that_the_model_can_correct_are_answered_to_it(
     error: ContextError, told: str
 ) -> None:
     """An unknown or deleted ref and a bad pattern are answers, not exceptions."""
-    answered = await Readers(error).call("tool_output_cache_grep", ref_id=REF, pattern="(a")
-    assert answered.is_error and told in answered.message["content"]
-
-
-# --- search and compaction --------------------------------------------------------------------
-
-
-async def test_recall_answers_with_the_text_of_the_search() -> None:
-    """Question and offset are passed on [search.recall]."""
-    readers = Readers(SimpleNamespace(text="#12 user: the port is 5433"))
-    answered = await readers.call("recall", query="which port?", offset=10)
-    content = answered.message["content"]
-    assert (answered.is_error, content) == (False, "#12 user: the port is 5433")
-    assert readers.asked == [(TENANT, CONVERSATION, "which port?", 10)]
+    answer = await answered(error, "tool_output_cache_grep", pattern="(a")
+    assert answer.is_error and told in answer.message["content"]
