@@ -47,7 +47,8 @@ from app.snapshots.copies import (
     source_of,
     with_results_as_text,
 )
-from app.snapshots.repository import Snapshot, SnapshotPart
+from app.snapshots.repository import SnapshotPart
+from app.snapshots.schemas import Snapshot
 
 MAX_BATCH_BYTES = 16 * 2**20
 """The maximum of text in one append, unless one call group alone has more."""

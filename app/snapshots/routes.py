@@ -40,12 +40,11 @@ from app.http.routing import (
     tenant_of,
 )
 from app.snapshots.exports import MEDIA_TYPE
-from app.snapshots.repository import Snapshot
 from app.snapshots.restores import RestoredSnapshot
 from app.snapshots.schemas import (
     ForkRequest,
+    Snapshot,
     SnapshotFile,
-    SnapshotImport,
     SnapshotPage,
     SnapshotRestore,
     SnapshotSave,
@@ -148,7 +147,7 @@ async def list_snapshots(
     responses=problems_of(Conflict),
 )
 @large
-async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
+async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
     """Store a downloaded snapshot with its conversations.
 
     Its messages are validated like those of an append. They are appended to new conversations,
