@@ -15,7 +15,6 @@ from app.conversations.listing import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
-from app.conversations.windows.repository import ActiveWindowRepository
 from app.database.connections import Repository, Session, Store
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
 from app.work.repository import JobRepository
@@ -49,7 +48,6 @@ class Repositories:
     conversation_list = _Of(ConversationListRepository)
     log = _Of(LogRepository)
     contexts = _Of(ContextRepository)
-    windows = _Of(ActiveWindowRepository)
     events = _Of(EventRepository)
     jobs = _Of(JobRepository)
     usage = _Of(UsageRepository)

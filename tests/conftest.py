@@ -18,8 +18,7 @@ import os
 import shutil
 import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -93,22 +92,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(partial(shutil.rmtree, config.option.basetemp, ignore_errors=True))
 
 
-class Whole(JsonLines):
-    """A log line as the service writes it, with the traceback and the causes of its error."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the traceback below it."""
-        line = super().format(record)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Show the data and the whole error of log lines in the report of a failed test."""
-    plugin: Any = session.config.pluginmanager.get_plugin("logging-plugin")
-    plugin.report_handler.setFormatter(Whole())
-
-
 @pytest.fixture(autouse=True)
 def commands_undone() -> Iterator[None]:
     """Undo what a command that the test runs in this process does to environment and loggers."""
@@ -152,19 +135,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print in one line how many tests did not run, and why."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    terminalreporter.write_line(not_run([report.longrepr for report in skipped]))
-
-
-def not_run(places: Sequence[tuple[str, int, str]]) -> str:
-    """Return the line for skipped tests, of which each has its file, line and reason."""
-    reasons = Counter(reason.removeprefix("Skipped: ") for _, _, reason in places)
-    listed = "; ".join(f"{many} because {reason}" for reason, many in sorted(reasons.items()))
-    return f"Tests not run: {len(places)}" + (f" ({listed})" if listed else "")
-
-
 SCHEMA = """
     SELECT md5(string_agg(part, ' ' ORDER BY part)) FROM (
         SELECT oid || relname FROM pg_class WHERE relnamespace = 'public'::regnamespace
@@ -179,8 +149,6 @@ OTHERS = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
-
-OTHERS_OF_SERVICES = f"{OTHERS} AND backend_type = 'client backend'"
 
 EMPTIED = """
     DO $$ DECLARE used record; BEGIN
@@ -303,36 +271,26 @@ class Cluster(Server):
         nodes = await execute(self._url, "SELECT * FROM pg_dist_node ORDER BY groupid = 0")
         for node in nodes:
             own = self._node_url(node, urlsplit(self._url).path.strip("/"))
-            connection = await asyncpg.connect(own)
-            await connection.execute(f"DROP DATABASE IF EXISTS {self._name} WITH (FORCE)")
-            await connection.execute(f"CREATE DATABASE {self._name}")
-            await connection.close()
-            connection = await asyncpg.connect(self._node_url(node, self._name))
-            await connection.execute((CITUS / "node.sql").read_text(encoding="utf-8"))
-            await connection.execute(  # so that they can be emptied
-                f"ALTER DATABASE {self._name} SET citus.enable_manual_changes_to_shards = on"
-            )
-            await connection.close()
-        connection = await asyncpg.connect(self.url_of(self._name))
+            await execute(own, f"DROP DATABASE IF EXISTS {self._name} WITH (FORCE)")
+            await execute(own, f"CREATE DATABASE {self._name}")
+            script = (CITUS / "node.sql").read_text(encoding="utf-8")
+            emptied = "citus.enable_manual_changes_to_shards = on"  # so that they can be
+            script += f"; ALTER DATABASE {self._name} SET {emptied}"
+            await run_script(self._node_url(node, self._name), script)
         for node in nodes:
             call = "add_node" if node["groupid"] else "set_coordinator_host"
-            await connection.execute(
-                f"SELECT citus_{call}($1, $2)", node["nodename"], node["nodeport"]
-            )
-        await connection.close()
+            place = (node["nodename"], node["nodeport"])
+            await execute(self.url_of(self._name), f"SELECT citus_{call}($1, $2)", *place)
 
     async def _distribute(self) -> None:
-        connection = await asyncpg.connect(self.url_of(self._name))
-        await connection.execute("SET citus.shard_count = 4")
-        await connection.execute((CITUS / "distribute.sql").read_text(encoding="utf-8"))
-        await connection.close()
+        script = (CITUS / "distribute.sql").read_text(encoding="utf-8")
+        await run_script(self.url_of(self._name), "SET citus.shard_count = 4;" + script)
 
     async def _remove_rows(self) -> None:
-        connection = await asyncpg.connect(self.url_of(self._name))
-        await connection.execute(OTHERS_OF_SERVICES)
-        rows = await connection.fetch("SELECT * FROM run_command_on_all_nodes($1)", EMPTIED)
+        url = self.url_of(self._name)
+        await execute(url, f"{OTHERS} AND backend_type = 'client backend'")
+        rows = await execute(url, "SELECT * FROM run_command_on_all_nodes($1)", EMPTIED)
         assert all(row["success"] for row in rows), rows
-        await connection.close()
 
 
 def in_thread(work: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
@@ -346,6 +304,15 @@ async def execute(url: str, sql: str, *arguments: Any) -> list[Any]:
     connection = await asyncpg.connect(url)
     try:
         return list(await connection.fetch(sql, *arguments))
+    finally:
+        await connection.close()
+
+
+async def run_script(url: str, script: str) -> None:
+    """Run several statements on a connection of their own."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(script)
     finally:
         await connection.close()
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, TypeVar
 
 from app.demo import Answer, Client, Unreachable
@@ -56,79 +56,30 @@ def _said(message: Mapping[str, Any]) -> str:
     return json.dumps(said, sort_keys=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One request as its sender saw it; `status` is None where nothing answered."""
-
-    ended: float
-    seconds: float
-    status: int | None
-    problem: Mapping[str, Any]
-
-    @property
-    def is_good(self) -> bool:
-        """Whether the service did what it was asked."""
-        return self.status is not None and self.status < 300
-
-    @property
-    def is_put_off(self) -> bool:
-        """Whether the service asked to come again, and said when."""
-        return self.status == 503 and "retry_after" in self.problem
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether it was answered, and neither done nor put off."""
-        return self.status is not None and not self.is_good and self.status != 503
-
-
 class Writer(threading.Thread):
-    """Appends to a conversation of its own until it is told to leave, and remembers all of it."""
+    """Appends to a conversation of its own until it is told to leave, and remembers all of it.
 
-    def __init__(
-        self,
-        url: str,
-        settings: Mapping[str, Any] | None = None,
-        patience: float = PATIENCE_SECONDS,
-    ) -> None:
+    `unanswered` requests had no answer at all. `problems` are the answers that asked to come again,
+    `refused` what was answered neither with a 2xx nor with 503.
+    """
+
+    def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
         self.client = Client(url)
-        self._patience = patience
         self._is_told = threading.Event()
         self.sent: list[Message] = []
         self.acknowledged: dict[str, int] = {}
-        self.seen: list[Seen] = []
-        made = self.client.send(
-            "POST", "/v1/conversations", {"model": "gpt-4o", **(settings or {})}
-        )
+        self.unanswered = 0
+        self.problems: list[Any] = []
+        self.refused: list[str] = []
+        made = self.client.send("POST", "/v1/conversations", {"model": "gpt-4o"})
         assert made.accepted, made.reason
         self.conversation_id: str = made.body["conversation_id"]
-
-    @property
-    def path(self) -> str:
-        """Where its conversation is."""
-        return f"/v1/conversations/{self.conversation_id}"
-
-    @property
-    def unanswered(self) -> int:
-        """How many requests had no answer at all."""
-        return sum(seen.status is None for seen in self.seen)
-
-    @property
-    def problems(self) -> list[Mapping[str, Any]]:
-        """What the service said when it asked to come again."""
-        return [seen.problem for seen in self.seen if seen.status == 503]
-
-    @property
-    def refused(self) -> list[str]:
-        """What was answered neither with a 2xx nor with 503."""
-        return [f"{seen.status} {seen.problem}" for seen in self.seen if seen.is_refused]
+        self.path = f"/v1/conversations/{self.conversation_id}"
 
     def next_batch(self, number: int) -> list[Message]:
         """Return what to append after so many messages, each with an id."""
         raise NotImplementedError
-
-    def delivered(self) -> None:
-        """Do what comes after each batch: nothing, unless a writer has more in mind."""
 
     def append(self, batch: list[Message]) -> Answer | None:
         """Try once to append; None when nothing answers."""
@@ -136,14 +87,15 @@ class Writer(threading.Thread):
 
     def send(self, what: str, body: Mapping[str, Any]) -> Answer | None:
         """Post to the conversation, and note what came of it."""
-        began, answer = monotonic(), None
+        answer = None
         with suppress(Unreachable):
             answer = self.client.send("POST", self.path + what, body)
-        ended = monotonic()
-        problem = answer.body if answer is not None and not answer.accepted else None
-        told = problem if isinstance(problem, dict) else {}
-        status = answer.status if answer is not None else None
-        self.seen.append(Seen(ended, ended - began, status, told))
+        if answer is None:
+            self.unanswered += 1
+        elif answer.status == 503:
+            self.problems.append(answer.body)
+        elif not answer.accepted:
+            self.refused.append(f"{answer.status} {answer.body}")
         return answer
 
     def run(self) -> None:
@@ -151,14 +103,13 @@ class Writer(threading.Thread):
         while not self._is_told.is_set():
             batch = self.next_batch(len(self.sent))
             self.sent += batch
-            if self._deliver(batch):
-                self.delivered()
+            self._deliver(batch)
         self.client.close()
 
     def leave(self) -> None:
         """End once what is under way is acknowledged; only what was refused is given up."""
         self._is_told.set()
-        self.join(self._patience)
+        self.join(PATIENCE_SECONDS)
         assert not self.is_alive(), "A request was never acknowledged"
 
     def difference(self, log: Sequence[Message]) -> Difference:
@@ -172,15 +123,12 @@ class Writer(threading.Thread):
         places = {message["id"]: message["seq"] for message in log}
         return [name for name, seq in self.acknowledged.items() if places.get(name) != seq]
 
-    def _deliver(self, batch: list[Message]) -> bool:
-        while True:
+    def _deliver(self, batch: list[Message]) -> None:
+        while not (self._is_told.is_set() and self.refused):
             answer = self.append(batch)
             if answer is not None and answer.accepted:
-                for stored in answer.body["messages"]:
-                    self.acknowledged[stored["id"]] = stored["seq"]
-                return True
-            if self._is_told.is_set() and self.refused:
-                return False
+                self.acknowledged |= {item["id"]: item["seq"] for item in answer.body["messages"]}
+                return
             sleep(_PAUSE)
 
 

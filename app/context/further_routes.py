@@ -11,7 +11,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import AfterValidator, Field
 
-from app.common import pages
 from app.common.errors import Conflict
 from app.common.schema_errors import DAY_PATTERN
 from app.context.schemas import EpochPage, ReportPage, UsageAnswer, UsageRequest, UsageTotalsAnswer
@@ -44,7 +43,7 @@ from app.http.routing import (
     tenant_of,
 )
 from app.models.budget import ModelInfo
-from app.models.usage import MAX_DAYS, USUAL_DAYS, UsageFigures, UsageQuery, UsageRow, day_range
+from app.models.usage import MAX_DAYS, USUAL_DAYS, UsageQuery, day_range
 
 router = APIRouter(route_class=WireRoute)
 
@@ -120,10 +119,7 @@ async def get_conversation_usage(
     A call is of the day on which it was reported, and is priced with the prices of that time. A
     fork begins without usage.
     """
-    usage = services(request).usage
-    return _totals(
-        wanted, *await usage.of_conversation(tenant_of(request), conversation_id, wanted)
-    )
+    return await _totals(request, wanted, conversation_id=conversation_id)
 
 
 @router.get("/v1/usage", summary="Read your usage and cost", tags=["usage"])
@@ -138,13 +134,11 @@ async def get_usage(
 
     Summaries of snapshots and of `POST /v1/context/compress` are part of the tenant's.
     """
-    usage = services(request).usage
-    return _totals(wanted, *await usage.of_tenant(tenant_of(request), agent_id, wanted))
+    return await _totals(request, wanted, agent_id=agent_id)
 
 
-def _totals(
-    wanted: UsageQuery, totals: UsageFigures, rows: pages.Page[UsageRow]
-) -> UsageTotalsAnswer:
+async def _totals(request: Request, wanted: UsageQuery, **of: str | None) -> UsageTotalsAnswer:
+    totals, rows = await services(request).usage.totals(tenant_of(request), wanted, **of)
     next_cursor = None
     if rows.has_more:
         next_cursor = cursors.encode("usage", rows[-1].day.isoformat(), rows[-1].model)
@@ -158,7 +152,9 @@ async def list_epochs(
 ) -> EpochPage:
     """Return the epochs of the conversation's payloads, newest first, and why each began."""
     before = cursors.decode_id(cursor, "epochs")
-    page = await services(request).usage.epochs(tenant_of(request), conversation_id, limit, before)
+    page = await services(request).usage.page(
+        "epochs", tenant_of(request), conversation_id, limit, before
+    )
     return EpochPage.by_id("epochs", page, list(page), "epoch_id")
 
 
@@ -168,7 +164,9 @@ async def list_usage_reports(
 ) -> ReportPage:
     """Return the usage of each call that was reported, newest first."""
     before = cursors.decode_id(cursor, "usage_reports")
-    page = await services(request).usage.reports(tenant_of(request), conversation_id, limit, before)
+    page = await services(request).usage.page(
+        "usage_reports", tenant_of(request), conversation_id, limit, before
+    )
     return ReportPage.by_id("usage_reports", page, list(page), "report_id")
 
 

@@ -1,14 +1,12 @@
-"""The stateless interface: messages and a cached state come in, nothing is stored.
+"""Calls without a conversation: builds, compressions and token counts, and the model registry.
+
+Builds keep nothing; the caller sends messages and a cached state:
 
 1. Tokens are UTF-8 bytes of the content / 4, floored per message [tokens.counters].
 2. Compress iff `tokens > floor(max x threshold)` and `count > top + bottom`.
 3. A cached summary is valid iff its range starts at `preserve_top` and ends at
    `count - preserve_bottom`; a summary of another strategy is not looked at.
 4. Messages stay as they are; only the middle is replaced, by one system message.
-
-Schemas of builds without a conversation, of token counts, and of the model registry.
-Builds, compressions and token counts of messages in a request; nothing is stored.
-The model registry of a tenant: bundled entries, overridden by its own.
 """
 
 from __future__ import annotations
@@ -58,97 +56,13 @@ from app.models.budget import (
     safety_margin,
     scaled,
 )
-from app.models.tokens import (
-    bytes_4,
-    chars_2_5,
-    chars_4,
-    count_payload_messages,
-    estimate_tool_defs_tokens,
-)
+from app.models.tokens import count_payload_messages, estimate_messages, estimate_tool_defs_tokens
 from app.policy.policy import CounterName
 from app.prompt.schemas import Tools
 from app.repositories import Database
 
 STRATEGY = "sandwich"
-
 WireMessage = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The messages kept at both ends, and the share of the window that triggers.
-
-    A policy has more bounds.
-    """
-
-    preserve_top: int = 5
-    preserve_bottom: int = 5
-    compression_threshold: float = 0.75
-
-
-def estimate_tokens(messages: Sequence[WireMessage]) -> int:
-    """Return an estimate: the bytes of each message's text / 4, floored."""
-    return sum(_content_bytes(message.get("content")) // 4 for message in messages)
-
-
-def needs_compression(messages: Sequence[WireMessage], max_context_tokens: int, ends: Ends) -> bool:
-    """Whether the middle must be summarised (rule 2).
-
-    Raises ValidationError for a limit that is not positive and for no messages.
-    """
-    if max_context_tokens <= 0:
-        raise ValidationError.at("/max_context_tokens", "Context limit must be positive")
-    require_messages(messages)
-    threshold = math.floor(max_context_tokens * ends.compression_threshold)
-    preserved = ends.preserve_top + ends.preserve_bottom
-    return estimate_tokens(messages) > threshold and len(messages) > preserved
-
-
-def middle(count: int, ends: Ends) -> range:
-    """Return the indices of the messages between the preserved ends."""
-    return range(ends.preserve_top, count - ends.preserve_bottom)
-
-
-def plan_build(
-    messages: Sequence[WireMessage],
-    state: ContextState | None,
-    max_context_tokens: int,
-    ends: Ends,
-) -> range | str | None:
-    """Return the messages to summarise first, a summary that is valid, or None to send all.
-
-    Raises ValidationError as `needs_compression` does.
-    """
-    if not needs_compression(messages, max_context_tokens, ends):
-        return None
-    planned = middle(len(messages), ends)
-    if state is None or state.strategy != STRATEGY:
-        return planned
-    return state.summary if state.summary_range == (planned.start, planned.stop) else planned
-
-
-def assemble(messages: Sequence[WireMessage], summary: str, ends: Ends) -> list[WireMessage]:
-    """Return top, summary and bottom, the messages that stand for all of them."""
-    hidden = middle(len(messages), ends)
-    note = {"role": "system", "content": f"[Earlier conversation summary: {summary}]"}
-    return [*messages[: hidden.start], note, *messages[hidden.stop :]]
-
-
-def require_messages(messages: Sequence[object]) -> None:
-    """Raise ValidationError when there is nothing to compress."""
-    if not messages:
-        raise ValidationError.at("/messages", "Conversation has no messages")
-
-
-def _content_bytes(content: object) -> int:
-    if isinstance(content, str):
-        return len(content.encode("utf-8", "surrogatepass"))
-    if isinstance(content, list):
-        texts = (part.get("text") for part in content if isinstance(part, Mapping))
-        return sum(_content_bytes(text) for text in texts if isinstance(text, str))
-    return 0
-
-
 EXAMPLE_MESSAGES: list[Any] = [
     {"role": "user", "content": "Plan a trip to Bergen."},
     {"role": "assistant", "content": "When would you like to go?"},
@@ -203,10 +117,18 @@ class StatelessMessages(RequestSchema):
     compression_threshold: float = Field(default=0.7, gt=0, le=1)
     """Share of the limit from which to compress."""
 
-    @property
-    def ends(self) -> Ends:
-        """What stays, and when the rest is summarised."""
-        return Ends(self.preserve_top, self.preserve_bottom, self.compression_threshold)
+    def plan(self) -> range | None:
+        """Return the messages to summarise, None where all of them are sent (rule 2).
+
+        Raises ValidationError for a limit that is not positive, and for wrong messages.
+        """
+        if self.max_context_tokens <= 0:
+            raise ValidationError.at("/max_context_tokens", "Context limit must be positive")
+        require_messages(self.messages)
+        middle = range(self.preserve_top, len(self.messages) - self.preserve_bottom)
+        threshold = math.floor(self.max_context_tokens * self.compression_threshold)
+        is_over = middle.stop > middle.start and estimate_tokens(self.messages) > threshold
+        return middle if is_over else None
 
 
 class StatelessBuild(StatelessMessages):
@@ -375,12 +297,6 @@ SUMMARY_TOKENS = (64, 2048)
 """The minimum and maximum tokens of a summary; a tenth of the limit in between."""
 _MAX_LISTED = 100
 """How many malformed messages an error lists."""
-_SYSTEM_ROLES = ("system", "developer")
-_ESTIMATES = {
-    CounterName.BYTES_4: bytes_4,
-    CounterName.CHARS_4: chars_4,
-    CounterName.CHARS_2_5: chars_2_5,
-}
 
 
 @dataclass(eq=False, repr=False)
@@ -395,13 +311,9 @@ class StatelessService:
 
     async def needs_compression(self, request: StatelessMessages) -> CompressionCheck:
         """Return whether a summary is needed; raises ValidationError for a bad request."""
-        messages = request.messages
-        _require_objects(messages)
-        needed = await asyncio.to_thread(
-            needs_compression, messages, request.max_context_tokens, request.ends
-        )
-        tokens = await asyncio.to_thread(estimate_tokens, messages)
-        return CompressionCheck(needed, tokens)
+        middle = await asyncio.to_thread(request.plan)
+        tokens = await asyncio.to_thread(estimate_tokens, request.messages)
+        return CompressionCheck(middle is not None, tokens)
 
     async def build(self, tenant_id: str, request: StatelessBuild) -> ContextResult:
         """Return the messages to send, with a summary of the middle where that is needed.
@@ -409,25 +321,26 @@ class StatelessService:
         Raises ValidationError, or ServiceUnavailable when the model fails: then there is no new
         state.
         """
-        messages: Sequence[Mapping[str, Any]] = request.messages
-        _require_objects(messages)
-        ends, limit, state, new_state = request.ends, request.max_context_tokens, None, None
-        if (cached := request.cached_state) is not None:
-            start, end = cached.summary_range
-            state = ContextState(**dict(cached) | {"summary_range": (start, end)})
-        plan = await asyncio.to_thread(plan_build, messages, state, limit, ends)
-        if isinstance(plan, range):
-            minimum, maximum = SUMMARY_TOKENS
-            max_tokens = max(minimum, min(maximum, limit // 10))
-            middle = await asyncio.to_thread(_parsed, messages, plan)
-            made = await self._summarise(tenant_id, middle, request.model, max_tokens)
-            range_, at = (plan.start, plan.stop), self._now().isoformat()
-            new_state = ContextState(STRATEGY, made.summary, range_, at)
-            plan = made.summary
-        if plan is not None:
-            messages = assemble(messages, plan, ends)
+        messages: Sequence[WireMessage] = request.messages
+        middle, cached, new_state = (
+            await asyncio.to_thread(request.plan),
+            request.cached_state,
+            None,
+        )
+        if middle is not None:
+            span = middle.start, middle.stop
+            if cached and cached.strategy == STRATEGY and tuple(cached.summary_range) == span:
+                summary = cached.summary
+            else:
+                max_tokens = sorted((*SUMMARY_TOKENS, request.max_context_tokens // 10))[1]
+                neutral = await asyncio.to_thread(_parsed, messages, middle)
+                made = await self._summarise(tenant_id, neutral, request.model, max_tokens)
+                summary = made.summary
+                new_state = ContextState(STRATEGY, summary, span, self._now().isoformat())
+            note = {"role": "system", "content": f"[Earlier conversation summary: {summary}]"}
+            messages = [*messages[: middle.start], note, *messages[middle.stop :]]
         tokens = estimate_tokens(messages)
-        return ContextResult(messages, plan is not None, tokens, new_state)
+        return ContextResult(messages, middle is not None, tokens, new_state)
 
     async def compress(self, tenant_id: str, request: Compression) -> MessageSummary:
         """Return a summary of all the messages; raises as `build` does.
@@ -435,9 +348,8 @@ class StatelessService:
         A call at the end is not summarised.
         """
         require_messages(request.messages)
-        _require_objects(request.messages)
         neutral = await asyncio.to_thread(_parsed, request.messages)
-        require_messages(without_trailing_calls(neutral))
+        require_messages(without_trailing_calls(neutral), Message)
         return await self._summarise(
             tenant_id, neutral, request.model, SUMMARY_TOKENS[1], opens=True
         )
@@ -456,14 +368,15 @@ class StatelessService:
     def _count(self, request: TokensRequest, calibration: Calibration | None) -> TokenCount:
         counter, format, model = request.counter, request.format, request.model
         count = self._resolver.counter(counter)
-        _require_objects(request.messages)
+        if request.messages:
+            require_messages(request.messages)
         info = self._models.find(model) if model else None
         applied = applied_calibration(calibration, counter, model, info)
         factor = applied.factor
         if counter is CounterName.TOKENIZER:
             raw_messages = count_payload_messages(format, request.messages, count)
         else:
-            raw_messages = _ESTIMATES[counter](_parsed(request.messages, format=format))
+            raw_messages = estimate_messages(_parsed(request.messages, format=format), counter)
         taken, _ = tools_of(
             [parse_tool(tool, f"/tools/{index}") for index, tool in enumerate(request.tools)],
             format,
@@ -501,10 +414,26 @@ class StatelessService:
         return MessageSummary(summary.text, run.model)
 
 
-def _require_objects(messages: Sequence[Any]) -> None:
-    wrong = (index for index, message in enumerate(messages) if not isinstance(message, Mapping))
-    listed = list(islice(wrong, _MAX_LISTED))
-    if listed:
+def estimate_tokens(messages: Sequence[WireMessage]) -> int:
+    """Return an estimate: the bytes of each message's text / 4, floored."""
+    return sum(_content_bytes(message.get("content")) // 4 for message in messages)
+
+
+def _content_bytes(content: object) -> int:
+    if isinstance(content, str):
+        return len(content.encode("utf-8", "surrogatepass"))
+    if isinstance(content, list):
+        texts = (part.get("text") for part in content if isinstance(part, Mapping))
+        return sum(_content_bytes(text) for text in texts if isinstance(text, str))
+    return 0
+
+
+def require_messages(messages: Sequence[Any], kind: type = Mapping) -> None:
+    """Raise ValidationError for no messages, and for what is no JSON object."""
+    if not messages:
+        raise ValidationError.at("/messages", "Conversation has no messages")
+    wrong = (index for index, message in enumerate(messages) if not isinstance(message, kind))
+    if listed := list(islice(wrong, _MAX_LISTED)):
         detail = "A message is a JSON object"
         problems = tuple(Problem(f"/messages/{index}", detail) for index in listed)
         raise ValidationError(detail, problems=problems)
@@ -519,7 +448,7 @@ def _parsed(
     neutral: list[Message] = []
     for index in range(len(messages)) if indexes is None else indexes:
         raw = messages[index]
-        if raw.get("role") in _SYSTEM_ROLES:
+        if raw.get("role") in ("system", "developer"):
             raw = {**raw, "role": "user"}
         parsed = PROVIDERS[format].parse(raw, f"/messages/{index}")
         neutral.extend(clean(message) for message in parsed)

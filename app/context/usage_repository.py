@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from app.common.answers import answer
 from app.common.pages import Page
@@ -51,11 +51,12 @@ ADD_REPORT = Statement(
     f"WITH {_ALIVE} INSERT INTO usage_reports ({_REPORT_COLUMNS})"
     f" SELECT {placeholders(_REPORT_COLUMNS)} FROM alive"
 )
+Listed = Literal["usage_reports", "epochs"]
 
 
-def _newest_first(table: str, key: str, *without: str) -> Statement:
-    """Return a page of a conversation's rows without some columns; their ids sort by time."""
-    columns = ", ".join(f'"{name}"' for name in TABLES[table].without(*without))
+def _newest_first(table: Listed, key: str, without: str) -> Statement:
+    """Return a page of a conversation's rows without a column; their ids sort by time."""
+    columns = ", ".join(f'"{name}"' for name in TABLES[table].without(without))
     return Statement(f"""
         SELECT {columns} FROM {table}
         WHERE conversation_id = :conversation_id
@@ -64,8 +65,10 @@ def _newest_first(table: str, key: str, *without: str) -> Statement:
     """)
 
 
-LIST_REPORTS = _newest_first("usage_reports", "report_id", "usage")
-LIST_EPOCHS = _newest_first("epochs", "epoch_id", "frame")
+LISTS = {
+    "usage_reports": _newest_first("usage_reports", "report_id", "usage"),
+    "epochs": _newest_first("epochs", "epoch_id", "frame"),
+}
 NEWEST_EPOCH = Statement("""
     SELECT * FROM epochs WHERE conversation_id = :conversation_id AND lane = :lane
     ORDER BY epoch DESC LIMIT 1
@@ -77,51 +80,41 @@ LAST_EPOCH = Statement("""
 """)
 
 _FACTORS = "factor, margin, reports, sealed_reported / sealed_counted AS sealed"
-_REPORTED, _COUNTED = (f"CAST(:{name} AS double precision)" for name in ("reported", "counted"))
-_KEPT = "CAST(:decay AS double precision) * {}"
+_REPORTED, _COUNTED, _KEPT, _SEALED_REPORTED, _SEALED_COUNTED, _SEALED_KEPT = (
+    f"CAST(:{name} AS double precision)"
+    for name in (
+        *("reported", "counted", "kept"),
+        *("sealed_reported", "sealed_counted", "sealed_kept"),
+    )
+)
 _SUMS = {
-    "reported_sum": f"({_KEPT.format('old.reported_sum')} + {_REPORTED})",
-    "counted_sum": f"({_KEPT.format('old.counted_sum')} + {_COUNTED})",
-    "deviation_sum": f"({_KEPT.format('old.deviation_sum')}"
-    f" + abs({_REPORTED} - old.factor * {_COUNTED}))",
+    "reported_sum": f"{_KEPT} * old.reported_sum + {_REPORTED}",
+    "counted_sum": f"{_KEPT} * old.counted_sum + {_COUNTED}",
+    "deviation_sum": f"{_KEPT} * old.deviation_sum + abs({_REPORTED} - old.factor * {_COUNTED})",
+    "sealed_reported": f"{_SEALED_KEPT} * old.sealed_reported + {_SEALED_REPORTED}",
+    "sealed_counted": f"{_SEALED_KEPT} * old.sealed_counted + {_SEALED_COUNTED}",
 }
-# One statement, so that reports at once wait for one another's sums.
+# One statement, so that reports at once wait for one another's sums. A report of sealed text adds
+# nothing to the model's own sums, and another one nothing to those of sealed text.
 CALIBRATE = Statement(f"""
     INSERT INTO calibrations AS old (
-        tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
-        deviation_sum, updated_at
+        tenant_id, model, counter, factor, margin, reports, {", ".join(_SUMS)}, updated_at
     ) VALUES (
-        :tenant_id, :model, :counter, {_REPORTED} / {_COUNTED},
-        CAST(:max_margin AS double precision), 1, {_REPORTED}, {_COUNTED},
-        abs({_REPORTED} - {_COUNTED}), statement_timestamp()
+        :tenant_id, :model, :counter, coalesce({_REPORTED} / nullif({_COUNTED}, 0), 1),
+        {INEXACT_MARGIN}, CAST(:reports AS integer), {_REPORTED}, {_COUNTED},
+        abs({_REPORTED} - {_COUNTED}), {_SEALED_KEPT} * {SEALED_PRIOR} + {_SEALED_REPORTED},
+        {_SEALED_KEPT} * {SEALED_PRIOR} + {_SEALED_COUNTED}, statement_timestamp()
     )
     ON CONFLICT (tenant_id, model, counter) DO UPDATE
-    SET factor = {_SUMS["reported_sum"]} / {_SUMS["counted_sum"]},
-        margin = CASE WHEN old.reports + 1 < CAST(:enough AS bigint) THEN excluded.margin
+    SET factor = coalesce(({_SUMS["reported_sum"]}) / nullif({_SUMS["counted_sum"]}, 0), 1),
+        margin = CASE WHEN old.reports + excluded.reports < {ENOUGH_REPORTS} THEN excluded.margin
             ELSE least(
-                greatest(
-                    {_SUMS["deviation_sum"]} / {_SUMS["reported_sum"]},
-                    CAST(:min_margin AS double precision)
-                ),
+                greatest(({_SUMS["deviation_sum"]}) / ({_SUMS["reported_sum"]}), {MIN_MARGIN}),
                 excluded.margin
             )
         END,
-        reports = old.reports + 1, {", ".join(f"{name} = {sum}" for name, sum in _SUMS.items())},
-        updated_at = excluded.updated_at
-    RETURNING {_FACTORS}
-""")
-_PRIOR = _KEPT.format(SEALED_PRIOR)
-CALIBRATE_SEALED = Statement(f"""
-    INSERT INTO calibrations AS old (
-        tenant_id, model, counter, factor, margin, reports, reported_sum, counted_sum,
-        deviation_sum, sealed_reported, sealed_counted, updated_at
-    ) VALUES (
-        :tenant_id, :model, :counter, 1, CAST(:max_margin AS double precision), 0, 0, 0, 0,
-        {_PRIOR} + {_REPORTED}, {_PRIOR} + {_COUNTED}, statement_timestamp()
-    )
-    ON CONFLICT (tenant_id, model, counter) DO UPDATE
-    SET sealed_reported = {_KEPT.format("old.sealed_reported")} + {_REPORTED},
-        sealed_counted = {_KEPT.format("old.sealed_counted")} + {_COUNTED},
+        reports = old.reports + excluded.reports,
+        {", ".join(f"{name} = {sum}" for name, sum in _SUMS.items())},
         updated_at = excluded.updated_at
     RETURNING {_FACTORS}
 """)
@@ -131,6 +124,7 @@ FIND_CALIBRATION = Statement(
 
 _NAMES = UsageEntry.__slots__
 _TOTALS = _NAMES[2:]
+_TOKENS = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
 _COLUMNS = ", ".join(_NAMES)
 _ENTRIES = f"unnest({arrays('conversation_usage', *_NAMES)}) AS entry ({_COLUMNS})"
 _TODAY = "CAST(now() AT TIME ZONE 'UTC' AS date)"
@@ -212,35 +206,19 @@ class UsageRepository(Repository):
         values |= {"usage": usage_json, "regions": regions}
         return await self._session.run(ADD_REPORT, conversation_id=conversation_id, **values) == 1
 
+    async def page(
+        self, table: Listed, conversation_id: str, limit: int, before: str | None = None
+    ) -> Page[Any]:
+        """Return reports or epochs, the newest first, starting after the one with this id."""
+        rows = await self._session.all(
+            LISTS[table], conversation_id=conversation_id, before=before, limit=limit + 1
+        )
+        item_from = _report_from if table == "usage_reports" else _epoch_item_from
+        return Page(map(item_from, rows[:limit]), has_more=len(rows) > limit)
+
     async def newest(self, conversation_id: str) -> ReportItem | None:
         """Return the newest report, or None."""
-        return next(iter(await self.reports(conversation_id, 1, None)), None)
-
-    async def reports(
-        self, conversation_id: str, limit: int, before: str | None
-    ) -> Page[ReportItem]:
-        """Return reports, the newest first, starting after the one with the id `before`."""
-        rows = await self._session.all(
-            LIST_REPORTS, conversation_id=conversation_id, before=before, limit=limit + 1
-        )
-        return Page(map(_report_from, rows[:limit]), has_more=len(rows) > limit)
-
-    async def epochs(self, conversation_id: str, limit: int, before: str | None) -> Page[EpochItem]:
-        """Return epochs, the newest first, starting after the one with the id `before`."""
-        rows = await self._session.all(
-            LIST_EPOCHS, conversation_id=conversation_id, before=before, limit=limit + 1
-        )
-        epochs = (
-            read(
-                EpochItem,
-                row,
-                model=model_in(row["lane"]),
-                max_context_tokens=row["window"] or None,
-                cache_break_reason=row["reason"],
-            )
-            for row in rows[:limit]
-        )
-        return Page(epochs, has_more=len(rows) > limit)
+        return next(iter(await self.page("usage_reports", conversation_id, 1)), None)
 
     async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
         """Return the newest epoch of a payload stream, None before any build."""
@@ -260,19 +238,14 @@ class UsageRepository(Repository):
         self, tenant_id: str, model: str, counter: str, lesson: Lesson
     ) -> Calibration:
         """Add what a report says to the model's sums, atomically."""
-        values: dict[str, Any] = {
-            "tenant_id": tenant_id,
-            "model": model,
-            "counter": counter,
-            "reported": float(lesson.reported),
-            "counted": float(lesson.counted),
-            "decay": DECAY,
-            "max_margin": INEXACT_MARGIN,
-        }
-        if not lesson.is_sealed:
-            values |= {"enough": ENOUGH_REPORTS, "min_margin": MIN_MARGIN}
-        statement = CALIBRATE_SEALED if lesson.is_sealed else CALIBRATE
-        row = await self._session.first(statement, **values)
+        told, nothing = (lesson.reported, lesson.counted, DECAY), (0, 0, 1)
+        own, sealed = (nothing, told) if lesson.is_sealed else (told, nothing)
+        names = ("reported", "counted", "kept")
+        values = dict(zip(names, map(float, own), strict=True))
+        values |= {f"sealed_{n}": float(v) for n, v in zip(names, sealed, strict=True)}
+        key = {"tenant_id": tenant_id, "model": model, "counter": counter}
+        reports = int(not lesson.is_sealed)
+        row = await self._session.first(CALIBRATE, **key, **values, reports=reports)
         assert row is not None, "an upsert returns its row"
         return read(Calibration, row)
 
@@ -320,20 +293,26 @@ class UsageRepository(Repository):
 
 
 def _report_from(row: Any) -> ReportItem:
-    names = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
     return read(
         ReportItem,
         row,
         format=FormatName(row["format"]),
-        token_usage=TokenUsage(*(row[name] for name in names)),
+        token_usage=TokenUsage(*(row[name] for name in _TOKENS)),
         regions=Usage(*row["regions"]) if row["regions"] is not None else None,
     )
 
 
+def _epoch_item_from(row: Any) -> EpochItem:
+    window, reason = row["window"] or None, row["reason"]
+    names = {"max_context_tokens": window, "cache_break_reason": reason}
+    return read(EpochItem, row, model=model_in(row["lane"]), **names)
+
+
 def _figures(row: Any) -> dict[str, Any]:
     """Return the fields of `UsageFigures`."""
-    sums = [{name: row[f"{purpose}_{name}"] for name in _TOTALS} for purpose in Purpose]
-    reported, summaries = sums
+    reported, summaries = (
+        {name: row[f"{purpose}_{name}"] for name in _TOTALS} for purpose in Purpose
+    )
     both = {name: reported[name] + summaries[name] for name in _TOTALS}
     return {
         "reported": _call_totals(reported),
@@ -347,10 +326,7 @@ def _figures(row: Any) -> dict[str, Any]:
 
 
 def _call_totals(sums: dict[str, Any]) -> CallTotals:
-    names = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
-    counts = {name: int(sums[name]) for name in (*names, "calls", "unpriced_calls")}
-    return CallTotals(
-        **counts,
-        total_tokens=sum(counts[name] for name in names),
-        cost_usd=known_cost(sums["calls"], sums["unpriced_calls"], sums["cost_usd"]),
-    )
+    counts = {name: int(sums[name]) for name in (*_TOKENS, "calls", "unpriced_calls")}
+    cost = known_cost(sums["calls"], sums["unpriced_calls"], sums["cost_usd"])
+    total = sum(counts[name] for name in _TOKENS)
+    return CallTotals(**counts, total_tokens=total, cost_usd=cost)

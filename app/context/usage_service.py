@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import chain
@@ -15,7 +15,7 @@ from app.common.pages import Page
 from app.context.answer import find_build
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import PayloadCache
-from app.context.usage_repository import WHOLE_TENANT, EpochItem
+from app.context.usage_repository import WHOLE_TENANT, Listed
 from app.conversations.budget_status import (
     LastReport,
     judge,
@@ -54,8 +54,6 @@ from app.models.usage import (
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings, digest
 from app.repositories import Database, Repositories
 
-_log = logging.getLogger("app.usage")
-
 MAX_USAGE_BYTES = 65_536
 """Bytes of JSON that a usage object may have; those of providers have a few hundred."""
 
@@ -75,38 +73,29 @@ class UsageService:
     _cache: PayloadCache
     now: Callable[[], datetime]
 
-    async def of_conversation(
-        self, tenant_id: str, conversation_id: str, query: UsageQuery
+    async def totals(
+        self,
+        tenant_id: str,
+        query: UsageQuery,
+        conversation_id: str | None = None,
+        agent_id: str | None = None,
     ) -> tuple[UsageFigures, Page[UsageRow]]:
-        """Return the totals of a conversation, and a page of their rows."""
+        """Return the totals of a conversation, an agent or the tenant, and a page of their rows."""
         async with self._database.session() as session:
+            if conversation_id is None:
+                owner = {"tenant_id": tenant_id, "agent_id": agent_id or WHOLE_TENANT}
+                return await session.usage.totals("tenant_usage", query, **owner)
             await get_conversation(session, tenant_id, conversation_id, None)
             owner = {"conversation_id": conversation_id}
             return await session.usage.totals("conversation_usage", query, **owner)
 
-    async def of_tenant(
-        self, tenant_id: str, agent_id: str | None, query: UsageQuery
-    ) -> tuple[UsageFigures, Page[UsageRow]]:
-        """Return the totals of a tenant or of one of its agents, and a page of their rows."""
-        async with self._database.session() as session:
-            owner = {"tenant_id": tenant_id, "agent_id": agent_id or WHOLE_TENANT}
-            return await session.usage.totals("tenant_usage", query, **owner)
-
-    async def epochs(
-        self, tenant_id: str, conversation_id: str, limit: int, before: str | None
-    ) -> Page[EpochItem]:
-        """Return epochs, the newest first, starting after the one with the id `before`."""
+    async def page(
+        self, table: Listed, tenant_id: str, conversation_id: str, limit: int, before: str | None
+    ) -> Page[Any]:
+        """Return reports or epochs, the newest first, starting after the one with this id."""
         async with self._database.session() as session:
             await get_conversation(session, tenant_id, conversation_id, None)
-            return await session.usage.epochs(conversation_id, limit, before)
-
-    async def reports(
-        self, tenant_id: str, conversation_id: str, limit: int, before: str | None
-    ) -> Page[ReportItem]:
-        """Return reports, the newest first, starting after the one with the id `before`."""
-        async with self._database.session() as session:
-            await get_conversation(session, tenant_id, conversation_id, None)
-            return await session.usage.reports(conversation_id, limit, before)
+            return await session.usage.page(table, conversation_id, limit, before)
 
     async def report(
         self,
@@ -123,7 +112,9 @@ class UsageService:
         enqueued, where the policy lets it run in the background. Raises NotFound, or
         ValidationError for impossible usage or an unknown build.
         """
-        usage_json = _usage_json(report.usage) if report.usage is not None else ""
+        usage_json = json_text.dumps(report.usage) if report.usage is not None else ""
+        if len(usage_json.encode()) > MAX_USAGE_BYTES:
+            raise ValidationError.at("/usage", f"At most {MAX_USAGE_BYTES:,} bytes of JSON")
         async with self._database.transaction() as session:
             build, texts = None, None
             if report.build_id is not None:
@@ -137,29 +128,27 @@ class UsageService:
             known_head = conversation.state.head_seq
             if report.through_seq is not None and report.through_seq > known_head:
                 raise ValidationError.at("/through_seq", f"The log's head is {known_head}")
-            usage = report.usage
-            if usage is not None and await _is_repeated(
+            is_new = report.usage is not None and not await _is_repeated(
                 session, conversation_id, idempotency_key, usage_json
-            ):
-                usage = None
-            format = report.format or LOG_FORMAT
-            if usage is not None and report.format is None:
+            )
+            format = report.format
+            if is_new and format is None:
                 last = await session.usage.last_epoch(conversation_id, tuple(FormatName))
-                format = FormatName(last.format) if last is not None else format
-            settings = RequestSettings(format, report.model)
+                format = FormatName(last.format) if last is not None else None
+            settings = RequestSettings(format or LOG_FORMAT, report.model)
             resolved = await self._resolved(conversation, settings)
             entry, lesson, reported, visible_tokens = None, None, None, 0
-            if usage is None:
+            if not is_new or report.usage is None:
                 stored = await session.usage.newest(conversation_id)
             else:
-                call = read_usage(usage, format)
+                call = read_usage(report.usage, settings.format)
                 through_seq = known_head if head_seq is None else head_seq
                 stored, epoch = await self._new_report(
-                    session, conversation, report, format, through_seq
+                    session, conversation, report, settings.format, through_seq
                 )
                 stored = replace(stored, token_usage=call.usage)
                 if report.through_seq is not None and resolved is not None and epoch is not None:
-                    count = self._count_payload(tenant_id, conversation, resolved, epoch, stored)
+                    count = self._count(tenant_id, conversation, resolved, epoch, stored)
                     if count is not None:
                         regions, lesson = _learnt(conversation, resolved, count, call, texts)
                         stored = replace(stored, estimated_tokens=regions.total, regions=regions)
@@ -172,9 +161,8 @@ class UsageService:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 known = [(conversation, resolved)]
-                visible_tokens = (await read_visible_tokens(within(session), known))[
-                    conversation_id
-                ]
+                visible = await read_visible_tokens(within(session), known)
+                visible_tokens = visible[conversation_id]
             if entry is not None:
                 await session.usage.add_to_conversation(conversation_id, [entry])
             # Other reports of the model, and of the tenant, wait for the end of this transaction
@@ -187,11 +175,15 @@ class UsageService:
                 resolved = await self._resolved(conversation, settings)
             if entry is not None:
                 await session.usage.add_to_tenant(tenant_id, conversation.agent_id, [entry])
-        answer = _answer(
-            conversation, resolved, visible_tokens, reported, is_calibrated=lesson is not None
-        )
-        if resolved is not None and answer.should_compact:
-            await self._enqueue_compaction(conversation_id, resolved)
+        answer = _answer(conversation, resolved, visible_tokens, reported, lesson is not None)
+        if (
+            answer.should_compact
+            and resolved is not None
+            and resolved.policy.compaction.mode == "background"
+        ):
+            with suppress(ServiceUnavailable):  # workers find it when they poll
+                async with self._database.session() as session:
+                    await make_compaction_due(session, conversation_id)
         return answer
 
     async def _find_conversation(
@@ -229,17 +221,16 @@ class UsageService:
             detail = "No model: name one in the request, the conversation or its agent"
             raise ValidationError.at("/model", detail)
         stream = payload_stream_of(RequestSettings(format), model)
-        newest_epoch = await session.usage.newest_epoch(conversation.conversation_id, stream)
-        epoch = newest_epoch.epoch if newest_epoch is not None else None
+        newest = await session.usage.newest_epoch(conversation.conversation_id, stream)
+        epoch = newest.epoch if newest is not None else None
         if report.epoch is not None:
             if report.epoch > (epoch or 0):
                 raise ValidationError.at("/epoch", f"The newest epoch of {format} is {epoch or 0}")
             epoch = report.epoch
         through_seq = head_seq if report.through_seq is None else report.through_seq
-        new = ReportItem(self._new_id(), format, model, epoch, through_seq, TokenUsage())
-        return new, newest_epoch
+        return ReportItem(self._new_id(), format, model, epoch, through_seq, TokenUsage()), newest
 
-    def _count_payload(
+    def _count(
         self,
         tenant_id: str,
         conversation: Conversation,
@@ -253,6 +244,7 @@ class UsageService:
         other ones by now, and where the payload begins with a provider's compaction item.
         """
         cached = self._cache.of_epoch(tenant_id, conversation.conversation_id, epoch)
+        start = epoch_start_from(epoch.start_json)
         if (
             cached is None
             or report.epoch != epoch.epoch
@@ -260,10 +252,8 @@ class UsageService:
             or epoch.view_version != conversation.state.view_version
             or epoch.sections_hash != resolved.sections_hash
             or epoch.tools_hash != resolved.tools_hash
+            or start.view.sent_item is not None
         ):
-            return None
-        start = epoch_start_from(epoch.start_json)
-        if start.view.sent_item is not None:
             return None
         tokens, sealed = cached.assembler.tokens_at(report.through_seq)
         usage = replace(
@@ -273,16 +263,6 @@ class UsageService:
             conversation=tokens,
         )
         return usage, sealed
-
-    async def _enqueue_compaction(self, conversation_id: str, resolved: ResolvedSettings) -> None:
-        """Make a compaction due; workers that are not notified find it when they poll."""
-        if resolved.policy.compaction.mode != "background":
-            return
-        try:
-            async with self._database.session() as session:
-                await make_compaction_due(session, conversation_id)
-        except ServiceUnavailable:
-            _log.warning("workers_not_notified")
 
 
 async def _is_repeated(
@@ -302,13 +282,6 @@ async def _is_repeated(
     if stored is not None and stored[0] != request_hash:
         raise Conflict("The Idempotency-Key was used with another usage")
     return True
-
-
-def _usage_json(usage: Mapping[str, Any]) -> str:
-    text = json_text.dumps(usage)
-    if len(text.encode()) > MAX_USAGE_BYTES:
-        raise ValidationError.at("/usage", f"At most {MAX_USAGE_BYTES:,} bytes of JSON")
-    return text
 
 
 async def _with_build(
@@ -352,9 +325,9 @@ def _learnt(
     counter = conversation.counter
     applied = applied_calibration(conversation.calibration, counter, resolved.model, resolved.info)
     lesson = lesson_of(call.usage.sent_tokens, usage.total, sealed, counter, applied)
-    is_hosted = any(tool.hosted is not None for tool in resolved.tools)
-    if lesson is not None and is_hosted and not lesson.is_sealed:
-        return usage, None  # only their provider knows their cost
+    if any(tool.hosted is not None for tool in resolved.tools):
+        # Only their provider knows their cost.
+        return usage, lesson if lesson is not None and lesson.is_sealed else None
     return usage, lesson
 
 
@@ -363,21 +336,15 @@ def _answer(
     resolved: ResolvedSettings | None,
     visible_tokens: int,
     reported: LastReport | None,
-    *,
     is_calibrated: bool,
 ) -> UsageAnswer:
     """Return the answer; budget and pressure are null while no context window is known."""
     found: dict[str, Any] = dict.fromkeys(UsageAnswer.model_fields)
-    found |= {
-        "is_current": reported is not None and reported.is_current,
-        "should_compact": False,
-        "is_calibrated": is_calibrated,
-    }
+    found |= {"is_current": False, "should_compact": False, "is_calibrated": is_calibrated}
     if reported is not None:
-        found |= {
-            "report_id": reported.report.report_id,
-            "token_usage": reported.report.token_usage,
-        }
+        report = reported.report
+        found |= {"is_current": reported.is_current, "report_id": report.report_id}
+        found["token_usage"] = report.token_usage
     if resolved is not None:
         usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
         used, is_due = judge(resolved, conversation, usage.total, reported)

@@ -18,6 +18,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, overlap
 from app.conversations.views import lasting_agent_tools
 from app.conversations.visibility import start_of_last
+from app.conversations.windows.service import tokens_in
 from app.models.budget import (
     ContextBudget,
     Limits,
@@ -94,7 +95,7 @@ async def read_visible_tokens(
     tokens: Mapping[str, int] = {}
     if spans:
         async with open_session() as session:
-            tokens = await session.windows.tokens_in(spans)
+            tokens = await tokens_in(session, spans)
     shown = {item.conversation_id: item.state.shown_tokens for item, _ in known}
     return {key: min(tokens.get(key, most), most) for key, most in shown.items()}
 

@@ -18,7 +18,7 @@ from app.common.errors import ValidationError
 from app.common.ids import AgentId, ConversationId
 from app.conversations.messages.row import NO_CALLS, Calls
 from app.conversations.view import Span
-from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, has_to_move
+from app.conversations.windows.active_window import WHOLE_LOG_WINDOW, ActiveWindow, marker_of
 from app.formats import parse_tool
 from app.models.budget import Calibration
 
@@ -248,14 +248,11 @@ class Conversation:
 
     def is_outdated(self, now: datetime) -> bool:
         """Whether its active window has to be moved before it is read."""
-        state = self.state
-        return has_to_move(
-            state.window_seconds,
-            self.rolling_window_seconds,
-            state.cleared_at,
-            state.oldest_at,
-            now,
-        )
+        state, seconds = self.state, self.rolling_window_seconds
+        if state.window_seconds != seconds:
+            return True
+        marker = marker_of(state.cleared_at, seconds, now)
+        return marker is not None and state.oldest_at is not None and state.oldest_at <= marker
 
     @property
     def model(self) -> str | None:

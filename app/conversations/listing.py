@@ -114,9 +114,6 @@ class ConversationFilter:
         return cursors.digest_of(labels, self.agent_id, self.model, self.active_after)
 
 
-EVERY_CONVERSATION: Final = ConversationFilter()
-
-
 def _conversation_filter(
     request: Request,
     agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,

@@ -88,7 +88,7 @@ class SettingsPatch(RequestSchema):
             own: dict[str, Any] = {}
             if self.policy is not None:
                 given = self.policy.model_dump(exclude_unset=True)
-                own = _without_empty_objects(merge(json_text.loads(settings.policy), given))
+                own = merge(json_text.loads(settings.policy), given)
             settings = replace(settings, policy=json_text.dumps(own))
         if "sections" in fields:
             sections = [section.model_dump(exclude_none=True) for section in self.sections]
@@ -119,13 +119,6 @@ class SettingsCreate(SettingsPatch):
             "metadata": json_text.dumps(self.metadata),
             "rolling_window_seconds": stored_window(self.rolling_window_seconds),
         }
-
-
-def _without_empty_objects(policy: dict[str, Any]) -> dict[str, Any]:
-    inner = (
-        (k, _without_empty_objects(v) if isinstance(v, dict) else v) for k, v in policy.items()
-    )
-    return {key: value for key, value in inner if value != {}}
 
 
 class _Expiring(RequestSchema):

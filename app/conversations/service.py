@@ -18,7 +18,7 @@ from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Place
 from app.conversations.budget_status import read_budgets, within
 from app.conversations.conversation import NO_SETTINGS, Agent, Conversation, SettingsList
-from app.conversations.listing import EVERY_CONVERSATION, ConversationFilter
+from app.conversations.listing import ConversationFilter
 from app.conversations.lookup import (
     free_key,
     get_agent,
@@ -38,6 +38,7 @@ from app.conversations.schemas import (
     SettingsPatch,
 )
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.windows.service import clear_windows
 from app.policy.policy import Policy
 from app.repositories import Database, Repositories
 from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS
@@ -102,7 +103,7 @@ class _ResourceService(ABC, Generic[Resource, _New]):
                 # None begins meanwhile: a creation waits for the lock of the agent.
                 ids = await repositories.conversations.ids_of_agent(tenant_id, resource_id)
                 await repositories.agents.set_cleared(tenant_id, resource_id, at)
-            count = await repositories.windows.clear(ids, at, json_text.dumps(event))
+            count = await clear_windows(repositories, ids, at, json_text.dumps(event))
         return Cleared(last_cleared_at=at, conversations=count)
 
     async def get_version(
@@ -200,9 +201,9 @@ class ConversationService(_ResourceService[Conversation, ConversationCreate]):
     async def list(
         self,
         tenant_id: str,
-        wanted: ConversationFilter = EVERY_CONVERSATION,
-        limit: int = 50,
-        before: Place | None = None,
+        wanted: ConversationFilter,
+        limit: int,
+        before: Place | None,
         bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,

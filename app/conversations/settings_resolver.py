@@ -35,7 +35,7 @@ from app.models.budget import (
     safety_margin,
 )
 from app.models.registry import start_factor
-from app.models.tokens import CountText, Tokenizer, text_bytes_4, text_chars_2_5, text_chars_4
+from app.models.tokens import ESTIMATES, CountText, Tokenizer
 from app.policy.policy import (
     DEFAULT_POLICY,
     CounterName,
@@ -81,12 +81,7 @@ class SettingsResolver:
         max_chars: int = 16 * 2**20,
     ) -> None:
         self._models = models
-        self._counters = {
-            CounterName.TOKENIZER: tokenizer.count,
-            CounterName.BYTES_4: text_bytes_4,
-            CounterName.CHARS_4: text_chars_4,
-            CounterName.CHARS_2_5: text_chars_2_5,
-        }
+        self._counters = {CounterName.TOKENIZER: tokenizer.count, **ESTIMATES}
         self._service_policy = service_policy
         self._cache: LRUCache[tuple[Any, ...], tuple[ResolvedSettings, int]]
         self._cache = LRUCache(max_chars, getsizeof=lambda cached: cached[1])

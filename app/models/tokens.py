@@ -75,6 +75,7 @@ from app.formats.message import (
 )
 from app.formats.reasoning import ANTHROPIC, GEMINI, OPENAI
 from app.formats.tools import NO_IDS, hosted_definition, sent_as_object
+from app.policy.policy import CounterName
 
 CountText = Callable[[str], int]
 IMAGE_TOKENS: Final = 1000
@@ -549,52 +550,28 @@ def signed_parts(message: Message) -> list[Reasoning | Text | ToolCall]:
     ]
 
 
-def text_bytes_4(text: str) -> int:
-    """Estimate a text as its UTF-8 bytes / 4, rounded down."""
-    return _size_bytes(text) // 4
+def _bytes_4(text: str) -> int:
+    return (len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))) // 4
 
 
-def text_chars_4(text: str) -> int:
-    """Estimate a text as its characters / 4, rounded down."""
-    return len(text) // 4
+ESTIMATES: Final[Mapping[CounterName, CountText]] = {
+    CounterName.BYTES_4: _bytes_4,
+    CounterName.CHARS_4: lambda text: len(text) // 4,
+    CounterName.CHARS_2_5: lambda text: len(text) * 2 // 5,
+}
+"""The rules of thumb for one text, each rounded down."""
 
 
-def text_chars_2_5(text: str) -> int:
-    """Estimate a text as its characters x 2 / 5, rounded down."""
-    return len(text) * 2 // 5
+def estimate_messages(messages: Sequence[Message], counter: CounterName) -> int:
+    """Estimate by the rule of a counter's name: content text alone, without overheads.
 
-
-def bytes_4(messages: Iterable[Message]) -> int:
-    """Estimate by UTF-8 bytes of content / 4, rounded down per message."""
-    return sum(
-        sum(map(_size_bytes, _texts(message))) // 4 + _count_apart(message, text_bytes_4)
-        for message in messages
-    )
-
-
-def chars_4(messages: Sequence[Message]) -> int:
-    """Estimate by all characters of content / 4, rounded down once."""
-    text = sum(sum(map(len, _texts(message))) for message in messages) // 4
-    return text + sum(_count_apart(message, text_chars_4) for message in messages)
-
-
-def chars_2_5(messages: Iterable[Message]) -> int:
-    """Estimate by characters of content x 2 / 5, rounded down per message."""
-    return sum(
-        sum(map(len, _texts(message))) * 2 // 5 + _count_apart(message, text_chars_2_5)
-        for message in messages
-    )
-
-
-def _count_apart(message: Message, count: CountText) -> int:
-    """Count everything but content text: calls, media, reasoning, ids and a name; no overhead."""
-    apart = tuple(part for part in message.parts if not isinstance(part, Text))
-    return count_message(replace(message, parts=apart), count).total - MESSAGE_OVERHEAD
-
-
-def _texts(message: Message) -> list[str]:
-    return [part.text for part in message.parts if isinstance(part, Text)]
-
-
-def _size_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    `chars_4` rounds once, the others for each message. Calls, media, reasoning, ids and names come
+    on top, as a build counts them.
+    """
+    count = ESTIMATES[counter]
+    texts = ["".join(p.text for p in m.parts if isinstance(p, Text)) for m in messages]
+    tokens = count("".join(texts)) if counter is CounterName.CHARS_4 else sum(map(count, texts))
+    for message in messages:
+        apart = tuple(part for part in message.parts if not isinstance(part, Text))
+        tokens += count_message(replace(message, parts=apart), count).total - MESSAGE_OVERHEAD
+    return tokens

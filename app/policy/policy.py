@@ -16,11 +16,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import reduce
 from operator import getitem
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
-from typing_extensions import TypeAliasType
 
 from app.common.errors import Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
@@ -55,14 +54,15 @@ class ToolView(StrEnum):
     REFERENCE = "reference"
 
 
-AGENT_TOOL_NAMES = (
+AgentToolName = Literal[
     "tool_output_cache",
     "tool_output_cache_grep",
     "read_result",
     "tool_search",
     "compact_context",
     "recall",
-)
+]
+AGENT_TOOL_NAMES: tuple[str, ...] = get_args(AgentToolName)
 """The names of the agent tools: the tools that the service offers to an LLM."""
 
 MAX_CONTEXT_WINDOW = 10**9
@@ -70,12 +70,6 @@ MAX_CONTEXT_WINDOW = 10**9
 
 MAX_PREVIEW_BYTES = 1_000_000
 """The maximum size of a preview and of a slice that is read, which bounds memory."""
-
-
-def _tool_name(name: str) -> str:
-    if name not in AGENT_TOOL_NAMES:
-        raise ValueError(f"must be one of {', '.join(AGENT_TOOL_NAMES)}")
-    return name
 
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -87,19 +81,6 @@ Text = Annotated[str, Field(strict=True, max_length=32_000)]
 Texts = Annotated[tuple[Text, ...], Field(max_length=100)]
 Auto = Literal["auto"]
 """The service computes the value."""
-AddedTools = TypeAliasType(
-    "AddedTools",
-    Annotated[
-        Literal["auto", "none"],
-        Field(description="Which of the service's tools a payload has."),
-    ],
-)
-AgentToolName = Annotated[
-    str,
-    Field(strict=True, json_schema_extra={"pattern": f"^({'|'.join(AGENT_TOOL_NAMES)})$"}),
-    AfterValidator(_tool_name),
-]
-"""Its schema has a pattern: an enumeration would narrow the types of generated clients."""
 
 
 def _as_published(schema: dict[str, Any]) -> None:
@@ -254,7 +235,9 @@ class Policy(Group):
     """`auto`: a build without a status names the agent's other active conversations; `none`: it
     does not.
     """
-    agent_tools: AddedTools | Annotated[tuple[AgentToolName, ...], Field(max_length=100)] = "auto"
+    agent_tools: (
+        Literal["auto", "none"] | Annotated[tuple[AgentToolName, ...], Field(max_length=100)]
+    ) = "auto"
     """Tools of the service in a payload: `auto` adds them beside tools of the caller, and elsewhere
     those that its texts need; `none` adds none, a list adds the named ones.
     """
@@ -282,13 +265,13 @@ DEFAULT_POLICY: Mapping[str, Any] = Policy().model_dump(mode="json")
 
 
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` overridden by the settings of `patch`; a null setting is removed."""
+    """Return `base` overridden by the settings of `patch`, without null settings."""
     merged = dict(base)
-    for key, value in patch.items():
+    for key, given in patch.items():
+        is_group = isinstance(given, Mapping)
+        value = merge(merged.get(key) or {}, given) or None if is_group else given
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, Mapping):
-            merged[key] = merge(merged.get(key) or {}, value)
         else:
             merged[key] = value
     return merged

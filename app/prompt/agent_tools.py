@@ -34,11 +34,10 @@ from app.formats import PROVIDERS, ToolDefinition
 from app.formats.message import FormatName
 from app.policy.policy import AGENT_TOOL_NAMES
 
-MAX_QUERY: Final = 1000
-"""The maximum length of a query, in characters."""
 DEFAULT_TOOL_MATCHES: Final = 5
 MAX_TOOL_MATCHES: Final = 50
 MAX_QUERY_CHARS: Final = 1000
+"""The maximum length of a query, in characters."""
 
 MAX_LINES: Final = 2000
 MAX_BYTES: Final = 51_200
@@ -216,7 +215,7 @@ AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
                     _text(
                         "query",
                         "What the tool should do, in a few words; or its exact name.",
-                        MAX_QUERY,
+                        MAX_QUERY_CHARS,
                     ),
                     _count(
                         "limit",

@@ -12,7 +12,7 @@ from app.formats import ToolCategory
 from app.formats.message import FormatName
 from app.formats.tools import HOSTED_TYPE_PATTERN, TOOL_NAME_PATTERN
 from app.http.fields import MessageObject, RequestSchema, ResponseSchema, examples
-from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, MAX_QUERY, MAX_TOOL_MATCHES
+from app.prompt.agent_tools import DEFAULT_TOOL_MATCHES, MAX_QUERY_CHARS, MAX_TOOL_MATCHES
 from app.prompt.sections import SectionKind
 
 MAX_TOOLS = 1_000
@@ -159,7 +159,7 @@ class ToolSearchRequest(RequestSchema):
     model_config = examples({"query": "weather forecast"})
 
     query: str = Field(
-        min_length=1, max_length=MAX_QUERY, pattern=r"\S", examples=["weather forecast"]
+        min_length=1, max_length=MAX_QUERY_CHARS, pattern=r"\S", examples=["weather forecast"]
     )
     """What the tool does, in a few words, or its exact name."""
     limit: int = Field(default=DEFAULT_TOOL_MATCHES, ge=1, le=MAX_TOOL_MATCHES)

@@ -37,7 +37,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
 from app.conversations.views import kept_seqs
 from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows.service import ActiveWindows, find_oldest_at, mentions_in
 from app.database.connections import Session, Statement
 from app.database.tables import NOT_EXPIRED, TABLES
 from app.repositories import Database, Repositories
@@ -300,11 +300,11 @@ class ForkService:
         oldest_at, mentions = state.oldest_at, state.mentions
         if (at_seq, window) != (state.head_seq, state.window):
             before = oldest_at - TICK if oldest_at is not None else None
-            appended = await session.windows.oldest_at(key, window.since, before)
+            appended = await find_oldest_at(session, key, window.since, before)
             times = (appended, *(item.at for item in window.restored))
             oldest_at = min(filter(None, times), default=None)
             spans = spans_through(window.spans, at_seq)
-            mentions = tuple(sorted(await session.windows.mentions_in(key, spans)))
+            mentions = tuple(sorted(await mentions_in(session, key, spans)))
         kept: set[int] = set()
         if receipt is not None:
             # Those that the source keeps, if the compaction is active there, and all pins.

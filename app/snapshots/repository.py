@@ -14,13 +14,13 @@ from typing import Any
 import asyncpg
 
 from app.common import json_text
-from app.common.answers import answer
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.snapshot_removal import DELETE_PARTS
 from app.conversations.view import Span, count_in
 from app.database.connections import Session, Statement
 from app.database.sql import bounded, fields_of, insert, lengths, limits, page_of, read
 from app.database.tables import NOT_EXPIRED, TABLES
+from app.snapshots.schemas import Snapshot, SnapshotModel
 
 UNSTORABLE = (
     asyncpg.DataError,
@@ -28,46 +28,6 @@ UNSTORABLE = (
     asyncpg.ProgramLimitExceededError,
 )
 """The errors of the database about values from outside."""
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class SnapshotModel:
-    """The model of a conversation in a snapshot."""
-
-    conversation_id: str
-    """The conversation."""
-    model: str
-    """The model that its payloads were built for, its own or an inherited one."""
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A snapshot without its messages; its conversations have their public ids."""
-
-    session_id: str
-    """Id of the snapshot."""
-    timestamp: datetime
-    """When it was saved."""
-    description: str | None
-    """The purpose of the snapshot."""
-    summary: str
-    """A few sentences on what was accomplished, decided and left unfinished; `(summary
-    generation failed)` if the model failed."""
-    message_count: int
-    """The number of messages."""
-    window_start: datetime
-    """Start of the window: the last clear or the rolling window, else the time of the first
-    message."""
-    window_end: datetime
-    """End of the window."""
-    agent_id: str | None
-    """The agent whose conversations were saved, or of the conversation."""
-    conversation_ids: tuple[str, ...]
-    """The conversations that it has messages of."""
-    models: tuple[SnapshotModel, ...] = ()
-    """The models of its conversations, without those that have none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 from starlette.responses import StreamingResponse
 
 from app.common.errors import Conflict, Gone, NotFound
-from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.messages.stored_results import Content
 from app.conversations.routes import conversation_fields
 from app.conversations.schemas import ConversationCreate, ShownConversation
@@ -40,12 +39,11 @@ from app.http.routing import (
     tenant_of,
 )
 from app.snapshots.exports import MEDIA_TYPE
-from app.snapshots.repository import Snapshot
 from app.snapshots.restores import RestoredSnapshot
 from app.snapshots.schemas import (
     ForkRequest,
+    Snapshot,
     SnapshotFile,
-    SnapshotImport,
     SnapshotPage,
     SnapshotRestore,
     SnapshotSave,
@@ -148,7 +146,7 @@ async def list_snapshots(
     responses=problems_of(Conflict),
 )
 @large
-async def import_snapshot(request: Request, body: SnapshotImport) -> Response:
+async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
     """Store a downloaded snapshot with its conversations.
 
     Its messages are validated like those of an append. They are appended to new conversations,
@@ -182,7 +180,7 @@ async def get_snapshot(
     session_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
     snapshot, pages = await services(request).snapshots.read(
-        tenant_of(request), session_id, content, Bound(BATCH_BYTES)
+        tenant_of(request), session_id, content
     )
     kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
@@ -294,9 +292,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     compactions and the active window. The last line has the type `end`, with the number of lines
     and a SHA-256: without it, the export is cut off.
     """
-    export = services(request).exports.export(
-        tenant_of(request), conversation_id, Bound(BATCH_BYTES)
-    )
+    export = services(request).exports.export(tenant_of(request), conversation_id)
     # Read before the response starts, so that an unknown conversation is a 404.
     first = await anext(export)
     name = quote(public_id_of(request), safe="")

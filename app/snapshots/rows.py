@@ -20,7 +20,7 @@ from app.common.pages import Bound, Page
 from app.conversations.compaction_receipt import FACTS, Compaction
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import ActiveWindow
-from app.conversations.windows.service import view_state_of, with_window
+from app.conversations.windows.service import store_window, view_state_of, with_window
 from app.database.connections import Session, Statement
 from app.database.sql import assigned, bounded, equal, insert, lengths, limits, page_of, plain
 from app.database.tables import NOT_EXPIRED, TABLES
@@ -250,7 +250,7 @@ async def show(
         hidden_tokens=state.outside_tokens,
         hidden_messages=state.outside_messages,
     )
-    await session.windows.move(key, state)
+    await store_window(session, key, state)
     with_kept = replace(conversation, state=replace(state, kept_seqs=shown.kept))
     visible = await view_state_of(session, resolver, with_kept, shown.receipt)
     if visible.compaction_id is not None:

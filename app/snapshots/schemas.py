@@ -23,7 +23,6 @@ from app.http.fields import (
     Time,
     examples,
 )
-from app.snapshots.repository import Snapshot
 
 MAX_DESCRIPTION = 10_000
 MAX_IMPORTED = 50_000
@@ -52,10 +51,6 @@ class SnapshotSave(RequestSchema):
 
     description: str | None = Field(default=None, max_length=MAX_DESCRIPTION)
     """The purpose of the snapshot."""
-
-
-class SnapshotPage(Page[Snapshot]):
-    """Snapshots, newest first."""
 
 
 def _message_id(value: str) -> str:
@@ -102,53 +97,61 @@ def _as_it_is(value: Any, check: Any) -> Any:
 
 
 @answer()
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotFile(Snapshot):
-    """A snapshot with its messages."""
-
-    messages: list[SnapshotMessage]
-    """The messages by conversation, in the order of the log."""
-
-
-class ImportedModel(RequestSchema):
-    """The model of a conversation in an import."""
+@dataclass(frozen=True, slots=True)
+class SnapshotModel:
+    """The model of a conversation in a snapshot."""
 
     conversation_id: ConversationId
     """The conversation."""
     model: ModelName
-    """The model that its payloads are built for."""
+    """The model that its payloads were built for, its own or an inherited one. One without an
+    entry has the model of its agent or of the service."""
 
 
-class SnapshotImport(RequestSchema):
-    """A downloaded snapshot; its other fields are not read."""
+@answer()
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot without its messages; its conversations have their public ids."""
 
-    model_config = ConfigDict(extra="ignore") | examples(
-        {name: value for name, value in _EXAMPLE.items() if name != "conversation_ids"}
-    )
-
-    session_id: str = Field(pattern=UUID_PATTERN)
-    """UUID of the snapshot; 409 if it is used."""
+    session_id: Annotated[str, Field(pattern=UUID_PATTERN)]
+    """Id of the snapshot."""
     timestamp: Time
     """When it was saved."""
-    description: str | None = Field(max_length=MAX_DESCRIPTION)
+    description: Annotated[str | None, Field(max_length=MAX_DESCRIPTION)]
     """The purpose of the snapshot."""
     summary: str
-    """The summary of the snapshot."""
-    message_count: int = Field(ge=0, le=MAX_SEQ)
+    """A few sentences on what was accomplished, decided and left unfinished; `(summary
+    generation failed)` if the model failed."""
+    message_count: Annotated[int, Field(ge=0, le=MAX_SEQ)]
     """The number of messages."""
     window_start: Time
-    """Start of its window."""
+    """Start of the window: the last clear or the rolling window, else the time of the first
+    message."""
     window_end: Time
-    """End of its window."""
+    """End of the window."""
     agent_id: AgentId | None
-    """The agent whose conversations it has. If it exists, new conversations are created for it."""
-    models: list[ImportedModel] = Field(max_length=MAX_IMPORTED)
-    """Models of the conversations. One without an entry has the model of its agent or of the
-    service."""
-    messages: list[Annotated[SnapshotMessage, WrapValidator(_as_it_is)]] = Field(
-        min_length=1, max_length=MAX_IMPORTED
-    )
-    """The messages of a download. Tool results must answer calls of their conversation."""
+    """The agent whose conversations were saved, or of the conversation."""
+    conversation_ids: tuple[str, ...]
+    """The conversations that it has messages of."""
+    models: tuple[SnapshotModel, ...]
+    """The models of its conversations, without those that have none."""
+
+
+class SnapshotPage(Page[Snapshot]):
+    """Snapshots, newest first."""
+
+
+@answer(_EXAMPLE)
+@dataclass(frozen=True, slots=True)
+class SnapshotFile(Snapshot):
+    """A snapshot with its messages: what a download is, and what can be imported."""
+
+    messages: Annotated[
+        list[Annotated[SnapshotMessage, WrapValidator(_as_it_is)]],
+        Field(min_length=1, max_length=MAX_IMPORTED),
+    ]
+    """The messages by conversation, in the order of the log. In an import, tool results must answer
+    calls of their conversation."""
 
 
 class SnapshotRestore(RequestSchema):

@@ -36,8 +36,6 @@ from app.repositories import Database
 from app.snapshots.copies import SourceMessage, source_of, without_ref
 from app.snapshots.repository import (
     REMOVE,
-    Snapshot,
-    SnapshotModel,
     SnapshotPart,
     add_snapshot,
     find_snapshot,
@@ -46,7 +44,7 @@ from app.snapshots.repository import (
     parts_of,
 )
 from app.snapshots.restores import RestoredSnapshot, RestoreService, changed_meanwhile, seqs_of
-from app.snapshots.schemas import SnapshotImport
+from app.snapshots.schemas import Snapshot, SnapshotFile, SnapshotModel
 from app.snapshots.summaries import SnapshotSummaries, SnapshotWindow
 
 _NO_OFFLOADING = OffloadRules(ToolOutputPolicy(enabled=False))
@@ -156,7 +154,7 @@ class SnapshotService:
             snapshot = Snapshot(
                 session_id=self._new_id(),
                 timestamp=now,
-                description=sendable(description) if description is not None else None,
+                description=_sendable(description),
                 summary=summary,
                 message_count=sum(window.part.message_count for window in saved),
                 window_start=start or first.state.oldest_at or now,
@@ -169,7 +167,7 @@ class SnapshotService:
             await add_snapshot(session.session, tenant_id, snapshot, parts)
         return snapshot
 
-    async def add_import(self, tenant_id: str, file: SnapshotImport) -> Snapshot:
+    async def add_import(self, tenant_id: str, file: SnapshotFile) -> Snapshot:
         """Store a downloaded snapshot: its messages in new conversations, and the snapshot of them.
 
         A conversation that has all its messages already is taken as it is. Raises ValidationError
@@ -199,20 +197,18 @@ class SnapshotService:
                     model=model if model != inherited else None,
                 )
                 parts[source_id] = await self._add_part(tenant_id, messages, new, created)
-            snapshot = Snapshot(
-                session_id=session_id,
-                timestamp=file.timestamp,
-                description=sendable(file.description) if file.description is not None else None,
-                summary=sendable(file.summary),
-                message_count=sum(part.message_count for part in parts.values()),
-                window_start=file.window_start,
-                window_end=file.window_end,
-                agent_id=file.agent_id,
-                conversation_ids=tuple(part.public_id for part in parts.values()),
-                models=tuple(
+            given = {name: getattr(file, name) for name in Snapshot.__slots__}
+            own = {
+                "session_id": session_id,
+                "description": _sendable(file.description),
+                "summary": sendable(file.summary),
+                "message_count": sum(part.message_count for part in parts.values()),
+                "conversation_ids": tuple(part.public_id for part in parts.values()),
+                "models": tuple(
                     SnapshotModel(parts[id].public_id, models[id]) for id in parts if id in models
                 ),
-            )
+            }
+            snapshot = Snapshot(**given | own)
             async with self._database.transaction() as session:
                 keys = [part.conversation_id for part in parts.values()]
                 if len(await lock_conversations(session.session, tenant_id, keys)) < len(keys):
@@ -281,7 +277,7 @@ class SnapshotService:
             )
 
     async def read(
-        self, tenant_id: str, session_id: str, content: Content, bound: Bound = UNBOUNDED
+        self, tenant_id: str, session_id: str, content: Content
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
 
@@ -289,18 +285,17 @@ class SnapshotService:
         from a page to free their memory.
         """
         snapshot, parts = await self._get(tenant_id, session_id)
-        return snapshot, self._pages(snapshot, parts, content, bound)
+        return snapshot, self._pages(snapshot, parts, content)
 
     async def _pages(
         self,
         snapshot: Snapshot,
         parts: Sequence[SnapshotPart],
         content: Content,
-        bound: Bound,
     ) -> AsyncGenerator[list[bytes]]:
         missing = snapshot.message_count
         for part in parts:
-            async for page in self._restores.entries(part, content, bound):
+            async for page in self._restores.entries(part, content):
                 missing -= len(page)
                 yield page
         if missing:
@@ -335,6 +330,10 @@ class SnapshotService:
                 raise _no_snapshot(session_id)
             parts = await parts_of(session.session, tenant_id, session_id)
         return snapshot, parts
+
+
+def _sendable(description: str | None) -> str | None:
+    return sendable(description) if description is not None else None
 
 
 def _no_snapshot(session_id: str) -> NotFound:

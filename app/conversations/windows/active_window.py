@@ -21,7 +21,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from app.common import json_text
-from app.common.texts import EARLIEST_TIME
 from app.conversations.view import ENDLESS, WHOLE, Span, minus, union
 
 TICK = timedelta(microseconds=1)
@@ -120,30 +119,13 @@ def marker_of(
     rolled = None
     if window_seconds is not None:
         window = timedelta(seconds=window_seconds)
-        rolled = _time_before(now, window - window / STEPS_PER_WINDOW if one_step_ahead else window)
+        rolled = now - (window - window / STEPS_PER_WINDOW if one_step_ahead else window)
     return max(filter(None, (cleared_at, rolled)), default=None)
 
 
 def time_after_clear(now: datetime, cleared_at: datetime | None) -> datetime:
     """Return the current time, or a tick after the last clear if that is later."""
     return now if cleared_at is None else max(now, cleared_at + TICK)
-
-
-def has_to_move(
-    stored_window_seconds: int | None,
-    window_seconds: int | None,
-    cleared_at: datetime | None,
-    oldest_at: datetime | None,
-    now: datetime,
-) -> bool:
-    """Whether the oldest message is too old, or the length of the rolling window changed.
-
-    The window was stored for a rolling window of `stored_window_seconds`.
-    """
-    if stored_window_seconds != window_seconds:
-        return True
-    marker = marker_of(cleared_at, window_seconds, now)
-    return marker is not None and oldest_at is not None and oldest_at <= marker
 
 
 def still_restored(
@@ -156,10 +138,3 @@ def still_restored(
         if marker is None or item.at > marker
         for span in minus((item.span,), window.spans)
     )
-
-
-def _time_before(now: datetime, duration: timedelta) -> datetime:
-    try:
-        return max(now - duration, EARLIEST_TIME)
-    except OverflowError:
-        return EARLIEST_TIME

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.context.repository import READ
-from app.context.usage_repository import LIST_REPORTS, NEWEST_EPOCH
+from app.context.usage_repository import LISTS, NEWEST_EPOCH
 from app.conversations.repository import FIND_CONVERSATION, LOCK
 from app.database.connections import Statement
 from app.models.budget import INEXACT_MARGIN, MIN_MARGIN, SEALED_PRIOR, Calibration, Lesson
@@ -83,7 +83,7 @@ async def test_reports_at_once_are_all_added(database: Database, database_url: s
         (READ, "calibrations_pkey"),
         (LOCK, "calibrations_pkey"),
         (FIND_CONVERSATION, "calibrations_pkey"),
-        (LIST_REPORTS, "usage_reports_pkey"),
+        (LISTS["usage_reports"], "usage_reports_pkey"),
         (NEWEST_EPOCH, "epochs_pkey"),
     ],
     ids=["read", "lock", "find", "report", "epoch"],

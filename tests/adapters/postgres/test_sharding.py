@@ -176,7 +176,7 @@ SPREAD = {
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
         "conversations.search.index": "UNINDEXED",
         "conversations.search.service": "BLOCKS MESSAGES",
-        "conversations.windows.repository": "COUNT_TOKENS CLEAR ADD_CLEARED",
+        "conversations.windows.service": "COUNT_TOKENS CLEAR ADD_CLEARED",
         "conversations.statuses": "ACTIVITIES",
     }.items()
     for name in names.split()

@@ -299,15 +299,3 @@ async def test_a_concurrent_retry_stores_one_message(client: httpx.AsyncClient) 
         )
         assert [answer.status_code for answer in answers] == [201] * 6
         assert {answer.json()["messages"][0]["seq"] for answer in answers} == {number + 1}
-
-
-async def test_the_id_of_a_stored_result_is_a_conflict(client: httpx.AsyncClient) -> None:
-    """A message of another role under the id of an offloaded result is a 409 [log.message-id]."""
-    path = await new_conversation(client)
-    call = {"id": "c", "type": "function", "function": {"name": "run", "arguments": "{}"}}
-    asks = {"role": "assistant", "content": None, "tool_calls": [call]}
-    result = {"id": "r", "role": "tool", "tool_call_id": "c", "content": "line\n" * 4000}
-    stored = await client.post(f"{path}/messages", json={"messages": [asks, result]})
-    assert stored.status_code == 201
-    other = await client.post(f"{path}/messages", json={"messages": [user("no", id="r")]})
-    assert (other.status_code, other.json()["code"]) == (409, "CONFLICT")

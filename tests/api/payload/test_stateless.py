@@ -39,10 +39,16 @@ async def build(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
 
 
 async def test_cx_t2_over_threshold_triggers_compression(client: httpx.AsyncClient) -> None:
-    """Over the threshold the middle is compressed and a new state returned [stateless.rule]."""
+    """Over the threshold one system message stands for the middle, and the ends stay.
+
+    [stateless.rule, stateless.summary]
+    """
     built = await build(client)
+    sent = built["messages"]
+    assert [sent[:5], sent[6:]] == [MESSAGES[:5], MESSAGES[-5:]]
+    text = f"[Earlier conversation summary: {built['new_state']['summary']}]"
+    assert sent[5] == {"role": "system", "content": text}
     assert built["summary_used"] is True
-    assert len(built["messages"]) == 11
     assert built["new_state"]["summary_range"] == [5, 15]
     assert built["new_state"]["strategy"] == "sandwich"
     need = await client.post(
@@ -61,6 +67,13 @@ async def test_cx_t5_cached_summary_reused_when_valid(
     assert again["messages"] == first["messages"]
     assert again["summary_used"] is True and again["new_state"] is None
     assert fake_llm.calls == calls == 1
+    other = first["new_state"] | {"strategy": "tree_summary"}
+    assert (await build(model_client, cached_state=other))["new_state"] is not None
+    grown = await build(
+        model_client, cached_state=first["new_state"], messages=[*MESSAGES, MESSAGES[-1]]
+    )
+    assert grown["new_state"]["summary_range"] == [5, 16]
+    assert fake_llm.calls == 3
 
 
 async def test_cx_nt1_zero_limit(client: httpx.AsyncClient) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.blobs.offloading import restore_result
 from app.common import json_text
 from app.common.errors import UnpairedToolResult
-from app.conversations.messages.draft import Draft, make_drafts
+from app.conversations.messages.draft import Draft
 from app.conversations.messages.row import NO_CALLS, BatchShape, Calls, batch_shape, parse_stored
 from app.formats import LOG_PROVIDER
 from app.formats.media import clean
@@ -180,10 +180,7 @@ def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
             continue  # of reasoning alone nothing is sent
         items = LOG_PROVIDER.render(LOG_PROVIDER.for_payload(message))
         assert count_payload_messages(CHAT, items, third) == row.tokens
-        labels = [
-            p for p in LOG_PROVIDER.adapt(message).parts if isinstance(p, Text) and p.stands_for
-        ]
-        assert row.has_media == (len(items) > 1 or bool(labels))
+        assert row.has_media or len(items) == 1
         if not row.has_media:
             shown = {"role", "content", "tool_calls", "tool_call_id", "name"}
             assert {k: v for k, v in json_text.loads(row.text).items() if k in shown} == items[0]
@@ -206,16 +203,3 @@ def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog)
             assert json_text.loads(made_.body) == sent
         else:
             assert json_text.loads(made_.fragment) == json.loads(json_text.dump_payload(sent))
-
-
-def test_results_of_one_message_have_numbered_ids() -> None:
-    """The results of one Anthropic message become several messages with numbered ids."""
-    block = {"type": "tool_result", "content": "x"}
-    raw = {
-        "role": "user",
-        "id": "m1",
-        "content": [block | {"tool_use_id": "a"}, block | {"tool_use_id": "b"}],
-    }
-    made_ = make_drafts(raw, ANTHROPIC, third, "")
-    assert [entry.id for entry in made_] == ["m1", "m1#1"]
-    assert [entry.call_ids for entry in made_] == [("a",), ("b",)]

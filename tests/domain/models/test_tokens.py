@@ -28,20 +28,18 @@ from app.formats.message import (
 )
 from app.models.tokens import (
     CALL_OVERHEAD,
+    ESTIMATES,
     FILE_TOKENS,
     IMAGE_TOKENS,
     MESSAGE_OVERHEAD,
     TOOL_OVERHEAD,
-    bytes_4,
-    chars_2_5,
-    chars_4,
     count_message,
     count_payload_messages,
     count_rendered,
     counts_as_stored,
+    estimate_messages,
     estimate_tool_defs_tokens,
     media_overhead,
-    text_bytes_4,
 )
 from tests.domain.compaction import strategies_messages as generated
 
@@ -145,7 +143,7 @@ def test_formats_count_alike(message: Message) -> None:
     [tokens.what-counts]
     """
     ready = clean(message)
-    assert min(bytes_4([message]), chars_4([message]), chars_2_5([message])) >= 0
+    assert min(estimate_messages([message], counter) for counter in ESTIMATES) >= 0
     stored = count_message(ready, words).visible + media_overhead(
         FormatName.OPENAI_CHAT, ready, words
     )
@@ -197,7 +195,5 @@ HEURISTICS = [
 def test_heuristics(contents: list[str], by_bytes: int, by_chars: int, by_runes: int) -> None:
     """The seeds' three rules of thumb floor where the seeds floor. [tokens.counters]"""
     messages = [Message(Role.USER, (Text(content),)) for content in contents]
-    assert bytes_4(messages) == by_bytes
-    assert chars_4(messages) == by_chars
-    assert chars_2_5(messages) == by_runes
-    assert bytes_4(messages) == sum(map(text_bytes_4, contents))
+    counts = [estimate_messages(messages, counter) for counter in ESTIMATES]
+    assert counts == [by_bytes, by_chars, by_runes]

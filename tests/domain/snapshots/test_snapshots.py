@@ -12,23 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
-from app.conversations.messages.draft import make_drafts
-from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
-from app.snapshots.copies import (
-    ENTRY_FIELDS,
-    SourceMessage,
-    copy_id,
-    copy_of,
-    entry_of,
-    message_of,
-    pending_calls,
-    renamed_calls,
-)
+from app.snapshots.copies import ENTRY_FIELDS, entry_of, message_of, pending_calls, renamed_calls
 from app.snapshots.service import parse_import
 from tests.domain.histories import QUICK, RawLog, raw_logs
-from tests.snapshot_files import SESSION_ID, entry
+from tests.snapshot_files import entry
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
@@ -38,16 +26,6 @@ OWN = {name: entry({})[name] for name in ENTRY_FIELDS}
 def call(call_id: str, name: str = "f") -> dict[str, Any]:
     """Return a chat call."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
-
-
-def groups(log: RawLog) -> list[list[tuple[FormatName, dict[str, Any]]]]:
-    """Return the messages of a log, each call group together."""
-    found: list[list[tuple[FormatName, dict[str, Any]]]] = []
-    for format, raw in log.messages:
-        if not PROVIDERS[format].results(raw):
-            found.append([])
-        found[-1].append((format, raw))
-    return found
 
 
 # --- entries ---------------------------------------------------------------------------------
@@ -103,44 +81,6 @@ def test_only_clashing_calls_are_renamed(
     waiting = [fresh.get(name, name) for name in calls]
     assert pending_calls(calls, waiting, origin) == {name: fresh.get(name, name) for name in calls}
     assert pending_calls([*calls, "unknown"], waiting, origin) is None
-
-
-@QUICK
-@given(raw_logs(), st.frozensets(call_ids))
-def test_copies_are_valid_messages(log: RawLog, used: frozenset[str]) -> None:
-    """Copies parse and pair like their sources, name them, and have no timestamp."""
-    drafts = []
-    fresh: dict[str, str] = {}
-    for group in groups(log):
-        for place, (format, raw) in enumerate(group):
-            timed = raw | {"timestamp": "2026-02-12T14:30:00Z"}
-            source = SourceMessage("conversation", f"m{place}", "", format, timed)
-            own = renamed_calls(source.own_calls, used, "origin") if not place else {}
-            fresh |= {call: own.get(call, call) for call in (source.own_calls if not place else ())}
-            copy = copy_of(source, copy_id("target", source), SESSION_ID, fresh)
-            made = make_drafts(copy, format, len, "")
-            ids = source.ids_in("target", copy_id("target", source))
-            assert tuple(item.id for item in made) == ids
-            assert all(item.timestamp is None for item in made)
-            assert copy["restored_from"] == {
-                "session_id": SESSION_ID,
-                "conversation_id": "conversation",
-                "message_id": f"m{place}",
-                "timestamp": "2026-02-12T14:30:00Z",
-            }
-            drafts += made
-    if drafts:
-        assert batch_shape(drafts, NO_CALLS) is not None
-
-
-def test_a_copied_item_of_the_model_stays_separate() -> None:
-    """A copied Responses item is not joined with its neighbours [snapshots.restore-elsewhere]."""
-    item = {"type": "message", "role": "assistant", "content": "hi", "timestamp": "2026-01-01"}
-    copy = copy_of(SourceMessage("c", "m", "", RESPONSES, item), "id", SESSION_ID, {})
-    assert copy["output"] == [{"type": "message", "role": "assistant", "content": "hi"}]
-    assert copy["restored_from"]["timestamp"] == "2026-01-01"
-    (parsed,) = PROVIDERS[RESPONSES].parse(copy, "")
-    assert parsed == PROVIDERS[RESPONSES].parse(item, "")[0]
 
 
 # --- the input of a summary ------------------------------------------------------------------

@@ -145,4 +145,4 @@ async def test_pages_together_are_the_filtered_list(
             reverse=True,
         )
         assert found == [it.conversation_id for it in expected], (wanted, limit)
-    assert await service.list("other") == ([], None)
+    assert await service.list("other", ConversationFilter(), 9, None) == ([], None)

@@ -12,14 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.common import json_text
-from app.common.errors import Conflict, UnpairedToolResult
-from app.conversations.messages.row import Append
-from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
 from tests.domain.histories import raw_logs
-from tests.services.fakes import CHAT, TENANT, Harness, result, says, user
+from tests.services.fakes import TENANT, Harness, says, user
 
 
 async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
@@ -128,23 +124,6 @@ async def test_no_text_of_sections_is_lost_or_repeated(
     assert heads == seqs
     found = json.loads((await harness.stored(cid)).settings.sections)
     assert {item["name"]: item["content"] for item in found} == sections
-
-
-async def test_a_refused_batch_stores_no_section(harness: Harness) -> None:
-    """The section is stored with the batch, and an idempotency key covers both."""
-    cid = await harness.conversation()
-    note = {"role": "system", "content": "Be kind."}
-    with pytest.raises(UnpairedToolResult):
-        await harness.append(cid, note, result("a"))
-    with pytest.raises(Conflict):
-        await harness.log.append(TENANT, cid, Append([note], CHAT, expected_seq=3))
-    assert (await harness.stored(cid)).settings.sections == "[]"
-    keyed = Append([note, user("hi")], CHAT, idempotency_key="k")
-    first = (await harness.log.append(TENANT, cid, keyed)).answer
-    again = (await harness.log.append(TENANT, cid, keyed)).answer
-    assert isinstance(first, AppendAnswer)
-    assert again == json.loads(json_text.dumps(first))
-    assert first.system_section == "system"
 
 
 async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness) -> None:

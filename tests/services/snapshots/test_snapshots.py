@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
+from pydantic import TypeAdapter
 
 from app.common.errors import Conflict, NotFound, ServiceUnavailable
 from app.conversations.messages.row import Append
@@ -20,7 +21,7 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots.restores import RestoreService
-from app.snapshots.schemas import SnapshotImport
+from app.snapshots.schemas import SnapshotFile
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import LAST_MESSAGES, SnapshotSummaries
 from tests.services.fakes import (
@@ -39,6 +40,7 @@ from tests.services.fakes import (
 )
 from tests.snapshot_files import CONVERSATION_ID, entry, snapshot_file
 
+FILE = TypeAdapter(SnapshotFile)
 AWAY = ServiceUnavailable("The database does not answer")
 
 
@@ -297,7 +299,7 @@ async def test_an_import_of_another_tenants_conversation_gets_a_new_one(
     theirs = await harness.conversation()
     await harness.talk(theirs, 1)
     mine = [entry(user("mine"), conversation_id=theirs)]
-    file = SnapshotImport.model_validate_json(json.dumps(snapshot_file(mine)))
+    file = FILE.validate_json(json.dumps(snapshot_file(mine)))
     made = await snapshots.add_import("another", file)
     assert made.conversation_ids == (theirs,)
     assert len(await harness.bodies(theirs)) == 2
@@ -313,7 +315,7 @@ async def test_a_failed_import_leaves_nothing(
     other = new_id()
     messages = [entry(user("of another"), conversation_id=other)]
     messages += [entry(user(str(number)), number) for number in range(1, 25)]
-    file = SnapshotImport.model_validate_json(json.dumps(snapshot_file(messages)))
+    file = FILE.validate_json(json.dumps(snapshot_file(messages)))
     appends.fails_at = 3
     with pytest.raises(ServiceUnavailable):
         await snapshots.add_import(TENANT, file)
