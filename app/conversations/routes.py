@@ -51,6 +51,7 @@ from app.prompt.sections import section_from
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["conversations"])
 agents_router = APIRouter(route_class=WireRoute, tags=["agents"])
+Kind = Annotated[SettingsList, Path(description="Which list: sections or tools.")]
 Version = Annotated[int, Path(ge=1, le=MAX_SEQ, description="Version of the list.")]
 
 
@@ -147,7 +148,7 @@ async def delete_conversation(request: Request, conversation_id: ConversationPat
     summary="Read earlier sections or tools of a conversation",
 )
 async def get_conversation_version(
-    request: Request, conversation_id: ConversationPath, kind: SettingsList, version: Version
+    request: Request, conversation_id: ConversationPath, kind: Kind, version: Version
 ) -> ListVersion:
     """Return one of the newest 50 versions of its own sections or tools."""
     service = services(request).conversations
@@ -228,7 +229,7 @@ async def delete_agent(request: Request, agent_id: AgentPath) -> Deleted:
     summary="Read earlier sections or tools of an agent",
 )
 async def get_agent_version(
-    request: Request, agent_id: AgentPath, kind: SettingsList, version: Version
+    request: Request, agent_id: AgentPath, kind: Kind, version: Version
 ) -> ListVersion:
     """Return one of the newest 50 versions of its own sections or tools."""
     service = services(request).agents
