@@ -32,8 +32,6 @@ _log = logging.getLogger("app.context")
 
 MAX_SHOWN_MESSAGES = 1000
 """Messages that a preview lists."""
-NOT_CARRIED = "content_not_carried"
-"""`degraded`: a label stands for content of the type after the colon."""
 TAIL_LEFT_OUT = "tail_left_out"
 """`degraded`: status, scratchpad and notes would follow a call that the provider goes on with."""
 WINDOW_ASSUMED = "context_window_assumed"
@@ -143,8 +141,7 @@ def _not_sent(build: RecordedBuild) -> list[str]:
     state = build.state
     info, budget = state.resolved.info, state.resolved.policy.budget
     window = state.attempt.settings.max_context_tokens or budget.context_window
-    found = [f"{NOT_CARRIED}:{kind}" for kind in build.items.not_carried]
-    found += [f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools]
+    found = [f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools]
     if info is not None and info.assumed_from and window in (None, "derive"):
         found.append(f"{WINDOW_ASSUMED}:{info.assumed_from}")
     return found

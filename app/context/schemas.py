@@ -287,8 +287,6 @@ class MeasuredPayload(Payload):
     """How `tokens_used` was counted."""
     degraded: list[str]
     """What the payload lacks in order to fit, or what could not be done, in order.
-    `content_not_carried:` with a type stands for content that the format cannot carry: the
-    payload has a label in its place, of a provider's `compaction` without a history a note.
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
     `context_window_assumed:` with a model: the registry has no model of this name, and the window
     is that of this other model of its family."""

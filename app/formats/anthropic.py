@@ -33,7 +33,7 @@ from app.formats.message import (
     ToolCall,
 )
 from app.formats.reasoning import ANTHROPIC
-from app.formats.tools import ToolDefinition, arguments_object, wire_fields, with_own_ids
+from app.formats.tools import ToolDefinition, Tools, arguments_object, wire_fields, with_own_ids
 
 _THRESHOLD_BETA = "compact-2026-01-12"
 _REQUESTED_BETA = "compact-2026-09-04"
@@ -257,16 +257,14 @@ class Anthropic(BlockProvider):
         prompt = {"system": system} if system is not None else {}
         return {self.max_output_key: max_output, **prompt, self.items_key: items, **tools}
 
-    def deferred_to_wire(
-        self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
-    ) -> list[Wire]:
+    def deferred_to_wire(self, tools: Tools, deferred: Collection[str], search: str) -> list[Wire]:
         """Render all tools; the deferred ones say so, and at least one must not."""
         return [
             {**wire, "defer_loading": True} if tool.name in deferred else wire
             for tool, wire in zip(tools, self.tools_to_wire(tools), strict=True)
         ]
 
-    def tool_references(self, tools: Sequence[ToolDefinition]) -> list[Wire]:
+    def tool_references(self, tools: Tools) -> list[Wire]:
         """Return a block for each tool."""
         return [{"type": "tool_reference", "tool_name": tool.name} for tool in tools]
 
@@ -295,14 +293,10 @@ class Anthropic(BlockProvider):
 
 
 def _title_of(citation: Raw) -> tuple[str, ...]:
-    """Return the title of a type of citation, which is required and may be null."""
-    match text_in(citation, "type"):
-        case "char_location" | "page_location" | "content_block_location":
-            return ("document_title",)
-        case "web_search_result_location" | "search_result_location":
-            return ("title",)
-        case _:
-            return ()
+    """Return the title of a citation, which is required and may be null."""
+    kind = text_in(citation, "type")
+    title = "title" if "search_result" in kind else "document_title"
+    return (title,) if kind.endswith("_location") else ()
 
 
 def _listed(raw: Raw) -> list[Any]:

@@ -14,7 +14,7 @@ a provider whose format it speaks, or of one of the two kinds below, and name it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -37,7 +37,7 @@ from app.formats.message import (
     placeholder_for,
 )
 from app.formats.reasoning import accepted_families, is_compaction
-from app.formats.tools import NO_IDS, ToolDefinition, hosted_definition, sendable_id
+from app.formats.tools import NO_IDS, Ids, ToolDefinition, Tools, hosted_definition, sendable_id
 
 Original = Message | Text | Image | File | ToolCall
 """What may have fields that are sent to the format it came in alone."""
@@ -264,7 +264,7 @@ class Provider(ABC):
 
     # --- adapting --------------------------------------------------------------------------------
 
-    def adapt(self, message: Message, ids: Mapping[str, str] = NO_IDS) -> Message:
+    def adapt(self, message: Message, ids: Ids = NO_IDS) -> Message:
         """Return a clean message as the format can carry it, the same object where it can as is.
 
         `ids` maps call ids to the ids to send; any other becomes a `sendable_id`. A label replaces
@@ -293,7 +293,7 @@ class Provider(ABC):
             return message.with_parts(parts)
         return replace(message, parts=tuple(parts), tool_call_id=sent, name=name)
 
-    def _adapt_part(self, part: Part, message: Message, ids: Mapping[str, str]) -> Part | None:
+    def _adapt_part(self, part: Part, message: Message, ids: Ids) -> Part | None:
         is_assistant = message.role is Role.ASSISTANT
         match part:
             case ToolCall():
@@ -317,7 +317,7 @@ class Provider(ABC):
         """Return the name of a tool, and of a participant where those have names."""
         return message.name if message.role is Role.TOOL else None
 
-    def _adapt_call(self, call: ToolCall, ids: Mapping[str, str]) -> ToolCall:
+    def _adapt_call(self, call: ToolCall, ids: Ids) -> ToolCall:
         sent, name = self._sent_id(call, ids), self._function_name(call.name)
         arguments, custom = call.arguments, call.custom and not self.sends_objects
         if self.sends_objects:
@@ -329,7 +329,7 @@ class Provider(ABC):
             return call
         return replace(call, id=sent, name=name, arguments=arguments, custom=custom)
 
-    def _sent_id(self, call: ToolCall, ids: Mapping[str, str]) -> str:
+    def _sent_id(self, call: ToolCall, ids: Ids) -> str:
         return ids.get(call.id) or sendable_id(call.id)
 
     def _function_name(self, name: str) -> str:
@@ -346,10 +346,10 @@ class Provider(ABC):
     def for_payload(
         self,
         message: Message,
-        ids: Mapping[str, str] = NO_IDS,
+        ids: Ids = NO_IDS,
         *,
         replays: bool = False,
-        accepts: Collection[str] = (),
+        accepts: Sequence[str] = (),
     ) -> Message:
         """Adapt a clean message, and leave out the parts that a payload does not have.
 
@@ -364,9 +364,7 @@ class Provider(ABC):
             parts.pop()
         return message.with_parts(parts)
 
-    def sent_parts(
-        self, message: Message, accepts: Collection[str], *, replays: bool
-    ) -> list[Part]:
+    def sent_parts(self, message: Message, accepts: Sequence[str], *, replays: bool) -> list[Part]:
         """Leave out reasoning that is not replayed, and what only goes with it."""
         return [
             part
@@ -442,7 +440,7 @@ class Provider(ABC):
 
     # --- tools -----------------------------------------------------------------------------------
 
-    def tools_to_wire(self, tools: Sequence[ToolDefinition]) -> list[Wire]:
+    def tools_to_wire(self, tools: Tools) -> list[Wire]:
         """Render tool definitions, in their order."""
         return [
             hosted_definition(tool.hosted) if tool.hosted is not None else self._function(tool)
@@ -452,19 +450,15 @@ class Provider(ABC):
     @abstractmethod
     def _function(self, tool: ToolDefinition) -> Wire: ...
 
-    def deferred_to_wire(
-        self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
-    ) -> list[Wire]:
+    def deferred_to_wire(self, tools: Tools, deferred: Collection[str], search: str) -> list[Wire]:
         """Render tools of which some are deferred; `search` is the tool that finds them."""
         return self.tools_to_wire([tool for tool in tools if tool.name not in deferred])
 
-    def tool_references(self, tools: Sequence[ToolDefinition]) -> list[Wire]:
+    def tool_references(self, tools: Tools) -> list[Wire]:
         """Return references to deferred tools as the content of a result, none where it is text."""
         return []
 
-    def search_output(
-        self, call_id: str | None, tools: Sequence[ToolDefinition], status: str
-    ) -> Wire:
+    def search_output(self, call_id: str | None, tools: Tools, status: str) -> Wire:
         """Return the result of a call of the provider's own tool search."""
         raise NotImplementedError(f"{self.name} has no tool search of its own")
 
@@ -594,7 +588,7 @@ def _put_speaker(parts: list[Part], name: str) -> None:
     """Put a participant's name before the first text, or before all that is visible."""
     for index, part in enumerate(parts):
         if isinstance(part, Text):
-            parts[index] = Text(f"{name}: {part.text}", stands_for=part.stands_for)
+            parts[index] = Text(f"{name}: {part.text}")
             return
     parts.insert(sum(isinstance(part, Reasoning) for part in parts), Text(f"{name}:"))
 

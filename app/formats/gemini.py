@@ -125,7 +125,9 @@ class Gemini(BlockProvider):
             response = answer.object(self.result_key).raw
         fields = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
         block = json_fields.json_at({**result.raw, _RESPONSE: fields}, result.at)
-        parts: list[Part] = [Text(_response_text(response), block, self.name)]
+        key = _text_key(response)
+        text = response[key] if key else json_fields.compact(sendable_json(response))
+        parts: list[Part] = [Text(text if response else "", block, self.name)]
         if answer.get("parts") is not None:
             held = map(_camelled, answer.objects("parts"))
             parts += [self._parse_part(item, Role.TOOL) for item in held]
@@ -255,9 +257,7 @@ class Gemini(BlockProvider):
         is_image = media_type.startswith("image/")
         return self._adapt_image(Image(media_type, url=file.url)) if is_image else file
 
-    def sent_parts(
-        self, message: Message, accepts: Collection[str], *, replays: bool
-    ) -> list[Part]:
+    def sent_parts(self, message: Message, accepts: Sequence[str], *, replays: bool) -> list[Part]:
         """Leave out signatures as well as thoughts (rule 5)."""
         parts = super().sent_parts(message, accepts, replays=replays)
         return [
@@ -419,14 +419,6 @@ def _held(parts: Iterable[Raw], *names: str) -> list[Wire]:
 
 def _unsigned(part: Raw) -> Wire:
     return {key: item for key, item in part.items() if key != _SIGNATURE}
-
-
-def _response_text(response: Raw) -> str:
-    """Return a response as text: its only text, else the whole as JSON."""
-    if not response:
-        return ""
-    key = _text_key(response)
-    return response[key] if key is not None else json_fields.compact(sendable_json(response))
 
 
 def _text_key(response: Raw) -> str | None:

@@ -21,17 +21,7 @@ from typing import Any, Final
 from app.common.errors import ValidationError
 from app.common.texts import sendable, sendable_json
 from app.formats.json_fields import OBJECT, Fields, Raw, camel, object_in, text_in
-from app.formats.message import (
-    File,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Reasoning,
-    Text,
-    ToolCall,
-    placeholder_for,
-)
+from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Text, placeholder_for
 from app.formats.tools import sendable_id
 
 PDF: Final = "application/pdf"
@@ -174,23 +164,13 @@ def _is_blank(part: Part) -> bool:
     return False
 
 
-_CLEANED_FIELDS: Mapping[type[Part], tuple[str, ...]] = {
-    Text: ("text", "block"),
-    ToolCall: ("name", "arguments", "block"),
-    Image: ("media_type", "data", "url", "detail", "block"),
-    File: ("media_type", "data", "url", "file_id", "text", "name", "block"),
-    Reasoning: ("text", "block"),
-    Opaque: ("block",),
-}
-
-
 def _clean_part(part: Part) -> Part:
     """Make a part sendable; a reasoning block that would change is dropped.
 
     Reasoning blocks are replayed byte for byte or left out.
     """
-    fields = {name: getattr(part, name) for name in _CLEANED_FIELDS[type(part)]}
-    cleaned = ((name, value, sendable_json(value)) for name, value in fields.items())
+    values = ((name, getattr(part, name)) for name in part.__slots__ if name != "id")
+    cleaned = ((name, value, sendable_json(value)) for name, value in values)
     changes = {name: new for name, value, new in cleaned if new is not value}
     if isinstance(part, Reasoning) and "block" in changes:
         return Reasoning(sendable(part.text))
@@ -215,7 +195,7 @@ def _with_data(media: Image | File, data: str) -> Part:
         media_type, data = inline[0] or media_type, inline[1]
     if (strict := strict_base64(data)) is None:
         kind = "image" if isinstance(media, Image) else "file"
-        return Text(f"[{kind}: unreadable data]", stands_for=(kind,))
+        return Text(f"[{kind}: unreadable data]")
     shown, declared = sniffed_type(strict), (media_type or "").lower()
     if shown is not None and shown != _SAME_TYPES.get(declared, declared):
         if isinstance(media, Image) and shown == PDF:
@@ -276,8 +256,7 @@ def media_label(message: Message) -> str:
 
 def join_texts(texts: Sequence[Text]) -> Text:
     """Join texts where a format has room for one."""
-    stands_for = tuple(kind for text in texts for kind in text.stands_for)
-    return Text("\n".join(text.text for text in texts), stands_for=stands_for)
+    return Text("\n".join(text.text for text in texts))
 
 
 def image_label(image: Image) -> str:
@@ -302,12 +281,11 @@ def label_for(part: Image | File | Opaque) -> Text:
     """Return the label of a part that a format cannot carry."""
     match part:
         case Image():
-            return Text(image_label(part), stands_for=("image",))
+            return Text(image_label(part))
         case File():
-            return Text(file_label(part), stands_for=("file",))
+            return Text(file_label(part))
         case Opaque():
-            kinds = [kind_of(block) for block in _content_blocks(part.block)]
-            return Text(block_label(part.block), stands_for=tuple(dict.fromkeys(kinds)))
+            return Text(block_label(part.block))
 
 
 def kind_of(block: Raw) -> str:

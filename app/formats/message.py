@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -49,14 +49,12 @@ class Text:
     """Plain text.
 
     `block` is the original of a `format` with fields beside the text, such as citations or an
-    item's id: it is replayed unchanged to that format, the text alone to every other. Where the
-    text is a label for content that a format cannot carry, `stands_for` has its types.
+    item's id: it is replayed unchanged to that format, the text alone to every other.
     """
 
     text: str
     block: Mapping[str, Any] | None = None
     format: FormatName | None = None
-    stands_for: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

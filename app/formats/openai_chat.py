@@ -34,7 +34,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.tools import ToolDefinition, participant_name, wire_fields, with_own_ids
+from app.formats.tools import ToolDefinition, tool_name, wire_fields, with_own_ids
 
 MAX_TOOLS: Final = 128
 """The most tools in a request of OpenAI."""
@@ -93,7 +93,7 @@ class OpenAIProvider(Provider):
         if not (data := text_in(audio, "data")):
             return opaque
         if (strict := media.strict_base64(data)) is None:
-            return Text("[audio: unreadable data]", stands_for=("audio",))
+            return Text("[audio: unreadable data]")
         return replace(opaque, block={**opaque.block, "input_audio": {**audio, "data": strict}})
 
     def _adapt_image(self, image: Image) -> Image | Text:
@@ -246,7 +246,8 @@ class OpenAIChat(OpenAIProvider):
         return ToolCall(call_id, name, arguments, block=block or None, format=format)
 
     def _sent_name(self, message: Message) -> str | None:
-        return message.name if message.role is Role.TOOL else participant_name(message.name or "")
+        name = message.name or ""
+        return message.name if message.role is Role.TOOL or tool_name(name) == name else None
 
     def _arranged(self, parts: list[Part], message: Message) -> list[Part]:
         """Leave out parts that are sent as fields; assistant content is one string.
@@ -276,9 +277,7 @@ class OpenAIChat(OpenAIProvider):
             return file
         return media.label_for(replace(file, name=None) if file.url else file)
 
-    def sent_parts(
-        self, message: Message, accepts: Collection[str], *, replays: bool
-    ) -> list[Part]:
+    def sent_parts(self, message: Message, accepts: Sequence[str], *, replays: bool) -> list[Part]:
         """Leave out reasoning, or what a model of its family does not require of it."""
         is_own = bool(accepts) and reasoning.family_of(message, self.name) in accepts
         parts: list[Part] = []

@@ -43,7 +43,7 @@ from app.formats.message import (
 )
 from app.formats.openai_chat import OpenAIProvider, system_messages
 from app.formats.reasoning import OPENAI, XAI, is_compaction
-from app.formats.tools import ToolDefinition, is_json, wire_fields, with_own_ids
+from app.formats.tools import ToolDefinition, Tools, is_json, wire_fields, with_own_ids
 
 FUNCTION = "function_call"
 CALLS = {
@@ -216,21 +216,17 @@ class OpenAIResponses(OpenAIProvider):
         if isinstance(content := message.get("content"), str):
             return Text(content, block, self.name)
         texts: list[str] = []
-        labelled: list[str] = []
+        is_said = False
         for part in message.objects("content"):
-            match part.filled_text("type"):
-                case "output_text":
-                    texts.append(part.text("text"))
-                    continue
-                case "refusal":
-                    part.text("refusal")
-                case "input_text" | "input_image" | "input_file":
-                    raise part.error("type", "content of the assistant is output_text or refusal")
-            labelled.append(media.kind_of(part.raw))
-            texts.append(media.block_label(part.raw))
-        if texts and len(labelled) == len(texts) and "refusal" not in labelled:
+            kind = part.filled_text("type")
+            if kind in ("input_text", "input_image", "input_file"):
+                raise part.error("type", "content of the assistant is output_text or refusal")
+            is_said = is_said or kind in _TEXT_FIELDS
+            said = part.text(_TEXT_FIELDS[kind][1]) if kind in _TEXT_FIELDS else ""
+            texts.append(said if kind == "output_text" else media.block_label(part.raw))
+        if texts and not is_said:
             return Opaque(block, self.name)
-        return Text("\n".join(texts), block, self.name, tuple(labelled))
+        return Text("\n".join(texts), block, self.name)
 
     def _parse_call(self, item: Fields) -> ToolCall:
         call_id, block, kind = item.filled_text("call_id"), _original(item), item.raw["type"]
@@ -285,9 +281,7 @@ class OpenAIResponses(OpenAIProvider):
             return replace(file, name=None) if file.name else file
         return file if media.is_web_url(file.url) else media.label_for(file)
 
-    def sent_parts(
-        self, message: Message, accepts: Collection[str], *, replays: bool
-    ) -> list[Part]:
+    def sent_parts(self, message: Message, accepts: Sequence[str], *, replays: bool) -> list[Part]:
         """Leave out reasoning, and what refers to it (rule 4)."""
         return self._without(
             message,
@@ -478,9 +472,7 @@ class OpenAIResponses(OpenAIProvider):
         """Render a function, whose `strict` is true by default, and requires every argument."""
         return {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
 
-    def deferred_to_wire(
-        self, tools: Sequence[ToolDefinition], deferred: Collection[str], search: str
-    ) -> list[Wire]:
+    def deferred_to_wire(self, tools: Tools, deferred: Collection[str], search: str) -> list[Wire]:
         """Render OpenAI's tool search instead of the function, and no deferred tools."""
         remaining = [tool for tool in tools if tool.name not in deferred]
         wire = self.tools_to_wire(remaining)
@@ -491,9 +483,7 @@ class OpenAIResponses(OpenAIProvider):
                 wire[index] = {"type": "tool_search", "execution": "client", **described, **schema}
         return wire
 
-    def search_output(
-        self, call_id: str | None, tools: Sequence[ToolDefinition], status: str
-    ) -> Wire:
+    def search_output(self, call_id: str | None, tools: Tools, status: str) -> Wire:
         """Return an output with definitions."""
         found = [{**wire, "defer_loading": True} for wire in self.tools_to_wire(tools)]
         output = {"type": "tool_search_output", "call_id": call_id, "execution": "client"}

@@ -32,7 +32,9 @@ from app.formats import json_fields
 from app.formats.json_fields import Raw, Wire
 from app.formats.message import OPENAI_FORMATS, FormatName, Part, ToolCall
 
-NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
+Ids = Mapping[str, str]
+"""The ids to send by the ids of calls."""
+NO_IDS: Final[Ids] = MappingProxyType({})
 TOOL_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]{1,64}$"
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
@@ -105,6 +107,9 @@ class ToolDefinition:
         return {name: getattr(self, name) for name in names}
 
 
+Tools = Sequence[ToolDefinition]
+
+
 def parse_tool(raw: Raw, pointer: str) -> ToolDefinition:
     """Read a tool definition of OpenAI Chat, OpenAI Responses, Anthropic, MCP or Gemini.
 
@@ -147,7 +152,7 @@ def tool_from(record: Raw) -> ToolDefinition:
 
 
 def tools_of(
-    tools: Sequence[ToolDefinition], format: FormatName
+    tools: Tools, format: FormatName
 ) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
     """Return the tools that a format has, and the kinds of the hosted tools of other formats."""
     taken = tuple(tool for tool in tools if tool.is_taken_by(format))
@@ -270,11 +275,6 @@ def with_own_ids(parts: Iterable[Part]) -> tuple[Part, ...]:
 def tool_name(name: str) -> str:
     """Return the name of a called tool in a form that every provider accepts [anthropic.sizes]."""
     return name if _NAME.fullmatch(name) else _NOT_IN_NAME.sub("_", name[:64]) or "tool"
-
-
-def participant_name(name: str) -> str | None:
-    """Return a participant's name where OpenAI accepts it."""
-    return name if _NAME.fullmatch(name) else None
 
 
 def is_json(text: str) -> bool:

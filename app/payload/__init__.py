@@ -189,7 +189,6 @@ class AnthropicAssembler(MergingAssembler):
         sent = (Message(Role.ASSISTANT, parts) for parts in ((Opaque(call, self.format),), left))
         tokens_before, tokens = (count_visible(message, self.count) for message in sent)
         self.tokens += tokens - tokens_before
-        self._record_content(Message(Role.ASSISTANT, (label,)))
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         self._provider_calls_after = dict(self._provider_calls)

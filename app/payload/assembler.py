@@ -45,6 +45,7 @@ from app.models.tokens import (
     MESSAGE_OVERHEAD,
     count_reasoning,
     count_replayed,
+    count_sealed,
     count_visible,
     counts_as_stored,
     media_overhead,
@@ -230,8 +231,6 @@ class Assembler(ShownMessages, ABC):
     def _put_first_note(self, row: LogRow) -> None:
         """Begin with a note, because this row of the assistant is the first (rule 4)."""
         has_item = may_have_compaction(row) and reasoning.last_compaction(row.message())
-        if has_item:  # nothing shows what it stands for
-            self._not_carried[reasoning.COMPACTION] = None
         self._put_notes([WINDOW_NOTE if has_item or self.view.cuts_the_start else START_NOTE])
 
     # --- call groups ------------------------------------------------------------------------------
@@ -442,7 +441,7 @@ class Assembler(ShownMessages, ABC):
         shown = self.provider.for_payload(message, ids, replays=replays, accepts=accepts)
         shown = self.provider.without_repeated_ids(shown, self._item_ids)
         shown, pieces = self._rendered(shown)
-        self._record_content(shown)
+        self.sealed_tokens += count_sealed(shown, self.format, self.count)
         self._keep_calls(row, shown, self.provider.rendered_calls(pieces))
         is_stored = (
             not (ids or row.has_media or self._is_rewritten(row) or self._is_reshaped(shown))
@@ -536,7 +535,6 @@ class Assembler(ShownMessages, ABC):
             tail_items=tail_items,
             opening_tokens=self.opening_tokens,
             tail_tokens=tail_tokens,
-            not_carried=tuple(closed._not_carried),
         )
 
     @abstractmethod

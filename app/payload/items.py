@@ -26,7 +26,7 @@ from app.conversations.view import View
 from app.formats import reasoning
 from app.formats.base import Provider
 from app.formats.message import EMPTY_MESSAGE, Message, Part, Role, Text, ToolCall
-from app.models.tokens import CountText, count_sealed, signed_parts
+from app.models.tokens import CountText, signed_parts
 from app.policy.policy import AGENT_TOOL_NAMES
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 
@@ -34,8 +34,6 @@ BREAKPOINT_INTERVAL = 15
 """Blocks between fixed breakpoints; Anthropic looks back 20 blocks from a breakpoint."""
 MAX_BREAKPOINTS = 4
 """How many cache breakpoints providers take in a payload."""
-MAX_NOT_CARRIED = 16
-"""How many types of content a payload lists as not carried."""
 _COMPACTION_TYPE = f'"{reasoning.COMPACTION}"'.encode()
 
 
@@ -62,7 +60,7 @@ class PayloadItems:
     build. `tokens` counts the history without summary, opening and tail; `sealed_tokens` of them
     are of reasoning and sealed text. `breakpoints` are the positions for cache breakpoints, newest
     first. `mentions` are the agent tools that the items name, `references` the tools that search
-    results refer to, and `not_carried` the types of content that labels stand for.
+    results refer to.
     """
 
     wire_items: list[bytes]
@@ -79,7 +77,6 @@ class PayloadItems:
     tail_items: int = 0
     opening_tokens: int = 0
     tail_tokens: int = 0
-    not_carried: tuple[str, ...] = ()
 
 
 def breakpoint_json(provider: Provider) -> bytes:
@@ -137,7 +134,6 @@ class ShownMessages:
 
     def __post_init__(self) -> None:
         self.format = self.provider.name
-        self._not_carried: dict[str, None] = {}
         self._shortened_by_seq = {shortened.seq: shortened for shortened in self.view.shortened}
 
     def _is_cleared(self, row: LogRow) -> bool:
@@ -222,15 +218,6 @@ class ShownMessages:
             others = row.rows[1:]
             self.costs_by_seq[row.seq] = tokens - sum(other.tokens for other in others)
         return tokens
-
-    def _record_content(self, shown: Message) -> None:
-        """Count the sealed text of a shown message, and collect the types that labels stand for."""
-        self.sealed_tokens += count_sealed(shown, self.format, self.count)
-        for part in shown.parts:
-            if isinstance(part, Text) and part.stands_for and part.format is not self.format:
-                room = MAX_NOT_CARRIED - len(self._not_carried)
-                new = (kind for kind in part.stands_for if kind not in self._not_carried)
-                self._not_carried |= dict.fromkeys(list(dict.fromkeys(new))[:room])
 
 
 def may_have_media(row: LogRow) -> bool:

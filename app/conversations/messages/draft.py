@@ -40,7 +40,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.openai_responses import CONFIGURATION
+from app.formats.openai_responses import CONFIGURATION, is_configuration
 from app.formats.reasoning import last_compaction, waiting_calls, without_compactions
 from app.formats.tools import sendable_id
 from app.models.tokens import (
@@ -220,9 +220,9 @@ def derive(
     is_item = format is FormatName.OPENAI_CHAT and LOG_PROVIDER.is_faithful(stored_raw, message)
     media_chars = sum(len(part.data or "") for part in sent.parts if isinstance(part, Image | File))
     has_long_media = not is_item and media_chars > _MAX_MEDIA_CHARS
-    # A chat build needs more than the item: its media or its labels.
-    has_labels = any(isinstance(part, Text) and part.stands_for for part in sent.parts)
-    needs_body = has_labels or bool(LOG_PROVIDER.apart(sent))
+    # A chat build needs more than the item: media, a compaction, settings of another format.
+    needs_body = visible is not cleaned or is_configuration(message)
+    needs_body = needs_body or has_long_media or bool(LOG_PROVIDER.apart(sent))
     fragment = None
     if not (is_item or has_long_media):
         fragment = json_text.dump_payload(LOG_PROVIDER.wire(sent))
@@ -238,7 +238,7 @@ def derive(
         tokens=tokens,
         reasoning_tokens=reasoning_tokens,
         call_ids=_call_ids(message),
-        has_media=visible is None or has_long_media or needs_body,
+        has_media=needs_body,
         provider_calls=provider_calls,
         resolves=resolves,
         call_names=tuple(call.name for call in message.calls),

@@ -73,10 +73,8 @@ def rows() -> list[LogRow]:
     found = []
     for seq, (format, raw) in enumerate(LOG, 1):
         (draft,) = make_drafts(raw, format, third, "")
-        text, media = draft.body, draft.has_media
-        found.append(
-            LogRow(f"m{seq}", seq, draft.role, draft.tokens, 0, draft.call_ids, media, format, text)
-        )
+        made = draft.role, draft.tokens, 0, draft.call_ids
+        found.append(LogRow(f"m{seq}", seq, *made, True, format, draft.body))
     return found
 
 

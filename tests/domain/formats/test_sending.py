@@ -26,7 +26,6 @@ from app.formats.message import (
     EMPTY_MESSAGE,
     EMPTY_RESULT,
     NO_RESULT,
-    File,
     FormatName,
     Image,
     Message,
@@ -48,7 +47,6 @@ TYPES: dict[FormatName, Any] = {
     ANTHROPIC: MessageParam,
 }
 UNPAIRED = ("call-unanswered", "search-unanswered", "orphan-result", "item-id-reused")
-PNG = generated.png(30, 20)
 
 
 def read(format: FormatName, raw: Mapping[str, Any]) -> Message:
@@ -134,96 +132,7 @@ def test_clean_is_idempotent_and_sendable(message: Message) -> None:
 
 
 STOOD_IN = {"thoughtSignature": STAND_IN_SIGNATURE}
-CALLS = said(Text("x"), ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "a b.c", "oops"))
-FILES = Message(
-    Role.USER,
-    (
-        File("application/pdf", "JVBE"),
-        File(text="body", name="n.txt"),
-        File(url="https://x.test/a.pdf"),
-        File(file_id="file_1", format=ANTHROPIC),
-    ),
-)
 SYSTEM = Message(Role.SYSTEM, (Text("be kind"),))
-WITH_IMAGE = Message(Role.TOOL, (Image("image/png", PNG),), "c1", "f")
-INLINE = {"inlineData": {"mimeType": "image/png", "data": PNG}}
-SENT: list[tuple[FormatName, Message, list[dict[str, Any]]]] = [
-    (CHAT, said(Text("a"), Text("b")), [{"role": "assistant", "content": "a\nb"}]),
-    (CHAT, SYSTEM, [{"role": "system", "content": "be kind"}]),
-    (ANTHROPIC, SYSTEM, [{"type": "text", "text": t} for t in ("[System]", "be kind")]),
-    (GEMINI, SYSTEM, [{"text": "[System]"}, {"text": "be kind"}]),
-    (
-        CHAT,
-        FILES,
-        [
-            {
-                "role": "user",
-                "content": [
-                    {
-                        "type": "file",
-                        "file": {
-                            "file_data": "data:application/pdf;base64,JVBE",
-                            "filename": "document",
-                        },
-                    },
-                    {"type": "text", "text": "[file: n.txt]\nbody"},
-                    {"type": "text", "text": "[file: https://x.test/a.pdf]"},
-                    {"type": "text", "text": "[file: file_1]"},
-                ],
-            }
-        ],
-    ),
-    (
-        RESPONSES,
-        CALLS,
-        [
-            {
-                "type": "message",
-                "role": "assistant",
-                "content": [{"type": "output_text", "text": "x", "annotations": []}],
-            },
-            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'},
-            {
-                "type": "function_call",
-                "call_id": "c2",
-                "name": "a_b_c",
-                "arguments": '{"arguments":"oops"}',
-            },
-        ],
-    ),
-    (
-        GEMINI,
-        CALLS,
-        [
-            {"text": "x"},
-            {"functionCall": {"id": "c1", "name": "f", "args": {"a": 1}}, **STOOD_IN},
-            {"functionCall": {"id": "c2", "name": "a_b_c", "args": {"arguments": "oops"}}},
-        ],
-    ),
-    (
-        GEMINI,
-        WITH_IMAGE,
-        [
-            {
-                "functionResponse": {
-                    "id": "c1",
-                    "name": "f",
-                    "response": {"output": "[media follows]"},
-                }
-            },
-            {"text": "[media from tool call c1]"},
-            INLINE,
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(("format", "message", "pieces"), SENT)
-def test_what_other_providers_made_is_sent_in_the_own_form(
-    format: FormatName, message: Message, pieces: list[dict[str, Any]]
-) -> None:
-    """With labels where there is no place. [gemini.thought-signatures, openai-chat.sizes]"""
-    assert sent(format, message) == pieces
 
 
 def test_no_block_of_a_caller_keeps_a_cache_breakpoint() -> None:

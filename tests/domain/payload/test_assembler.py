@@ -426,11 +426,11 @@ FAILED = {"role": "assistant", "content": [{"type": "compaction", "content": Non
 
 @pytest.mark.parametrize("format", FormatName)
 @pytest.mark.parametrize(
-    ("made_in", "first", "note", "not_carried"),
+    ("made_in", "first", "note"),
     [
-        (RESPONSES, COMPACTED, WINDOW_NOTE, ("compaction",)),
-        (RESPONSES, {"role": "assistant", "output": [COMPACTED]}, WINDOW_NOTE, ("compaction",)),
-        (ANTHROPIC, FAILED, START_NOTE, ()),
+        (RESPONSES, COMPACTED, WINDOW_NOTE),
+        (RESPONSES, {"role": "assistant", "output": [COMPACTED]}, WINDOW_NOTE),
+        (ANTHROPIC, FAILED, START_NOTE),
     ],
 )
 def test_a_note_stands_for_a_first_item_that_is_not_sent(
@@ -438,7 +438,6 @@ def test_a_note_stands_for_a_first_item_that_is_not_sent(
     made_in: FormatName,
     first: dict[str, Any],
     note: str,
-    not_carried: tuple[str, ...],
 ) -> None:
     """What only a left out item stands for is not lost silently, nor is the payload empty.
 
@@ -450,11 +449,9 @@ def test_a_note_stands_for_a_first_item_that_is_not_sent(
     items = assembled(RawLog([(made_in, first), (CHAT, says)]), format).items()
     for found in (alone, items):
         assert messages_of(format, parsed(found)[:1])[0].text.startswith(note)
-        assert found.not_carried == not_carried
     assert "hello" in texts_in(format, items)
     late = assembled(RawLog([(CHAT, user("hi")), (made_in, first)]), format).items()
     assert texts_in(format, late)[:1] == ["hi"]
-    assert late.not_carried == ()
 
 
 def test_several_summaries_have_the_requested_role() -> None:

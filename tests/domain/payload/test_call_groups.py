@@ -229,7 +229,6 @@ def test_only_results_follow_a_call_of_the_provider() -> None:
     assert wire[1]["content"] == asked["content"]
     wire, items = wire_of(ANTHROPIC, user("hi"), asked, answer, user("stop"))
     assert wire[1]["content"][0] == {"type": "text", "text": '[web_search call: "q"]'}
-    assert items.not_carried == ("server_tool_use",)
     before = {"role": "assistant", "content": [call, SEARCH]}
     wire, _ = wire_of(ANTHROPIC, user("hi"), before, answer, user("stop"))
     assert wire[1]["content"] == [call]

@@ -261,23 +261,6 @@ def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> 
     assert (usage.skill_prompts > 0) == any(s.kind is SectionKind.SKILL for s in merged)
 
 
-def test_the_static_and_the_seldom_changed_part_of_the_prompt_are_marked() -> None:
-    """Base, rules and memories may change apart: the last two ends of a prefix are marked."""
-    given_ = [
-        PromptSection("base", "a"),
-        PromptSection("rules", "b", SectionKind.RULES),
-        PromptSection("memories", "c", SectionKind.MEMORIES),
-        PromptSection("skill", "d", SectionKind.SKILL),
-        PromptSection("pad", "e", SectionKind.SCRATCHPAD),
-    ]
-    case = Case(RawLog([(CHAT, {"role": "user", "content": "hi"})]), ANTHROPIC, View(), 1)
-    _, body = rendered(case, resolved_of(given_, TOOLS, None))
-    assert [count_marks(block) for block in body["system"]] == [0, 1, 1, 0]
-    case = replace(case, format=FormatName.OPENAI_RESPONSES)
-    _, body = rendered(case, resolved_of(given_, TOOLS, MARKING))
-    assert [count_marks(part) for part in body["input"][0]["content"]] == [0, 1, 1, 0]
-
-
 def test_marks_that_cannot_be_laid_are_left_out() -> None:
     """Without marks the sections are sent as one text, and the payload says so.
 
