@@ -191,9 +191,13 @@ class ImportService:
         """
         public_id = public_id or self._new_id()
         with TemporaryFile() as file:
-            async for piece in pieces:
-                await asyncio.to_thread(file.write, piece)
-            file.seek(0)
+            try:
+                async for piece in pieces:
+                    await asyncio.to_thread(file.write, piece)
+                file.seek(0)
+            except OSError as error:
+                reason = {"reason": type(error).__name__}
+                raise ServiceUnavailable("There is no room for the export", reason) from error
             checker = ImportChecker(self._resolver.counter)
             checked = map(checker.check, read_lines(file, _RECORD_FACTOR * self._max_body_bytes))
             async with self._database.transaction() as session:
