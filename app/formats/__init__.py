@@ -7,7 +7,7 @@ types, and a part is replayed to its own provider unchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from app.common.errors import Problem, ValidationError
