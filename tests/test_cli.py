@@ -11,12 +11,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -24,12 +22,9 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli import cli
-from app.cli.database import location
 from app.database.embedded import running
-from app.settings import Settings
 from tests.api.talk import talk
 from tests.commands import COMMAND, environment, serving, stop
-from tests.documents import block, pasted
 from tests.fake_llm import FakeLLM, slow
 from tests.fake_llm import answer as reply
 from tests.patience import PATIENCE_SECONDS
@@ -42,10 +37,6 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
     if (tmp_path / "data" / "postgres" / "postmaster.pid").exists():
         with ExitStack() as stack:
             stack.enter_context(running(tmp_path / "data"))
-
-
-ROOT = Path(__file__).parents[1]
-OPERATION = (ROOT / "docs" / "operation.md").read_text(encoding="utf-8")
 
 
 def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -175,56 +166,6 @@ def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir:
     assert not data_dir.exists()
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        (
-            "postgresql://u:se%40cret@db.internal:6432/context",
-            "the database context at db.internal:6432",
-        ),
-        ("postgresql://db.internal/context?password=secret", "the database context at db.internal"),
-        ("postgresql://u:secret@/context?host=/run/pg", "the database context at /run/pg"),
-        ("postgresql:///context", "the database context at this machine"),
-    ],
-)
-def test_a_database_is_named_without_its_password(url: str, expected: str) -> None:
-    """Where a key was made is said by host and name alone. [tenancy.loopback-names]"""
-    assert location(Settings(database_url=url)) == expected
-
-
-def test_keys_and_limits_can_be_pasted(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of docs/operation.md run as printed, with a key's id in them."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    monkeypatch.setenv("CONTEXT_DATABASE_URL", database_url)
-    mine = call("keys", "create", "--tenant", "acme", CONTEXT_DATABASE_URL=database_url).stdout
-    key_id = mine.split("_")[1]
-    commands = block(OPERATION, "sh", "keys create").replace("KEY_ID", key_id)
-    said = pasted(commands).splitlines()
-    assert said[0].startswith("ctx_") and said[1].startswith("ctx_")
-    heads = ["KEY_ID", "TENANT", "NAME", "STATE", "CREATED", "EXPIRES", "SCOPE"]
-    assert said[2].split() == heads
-    assert said[-1] == f"Revoked {key_id} of tenant acme."
-    said = pasted(block(OPERATION, "sh", "tenants limit")).splitlines()
-    assert said[0] == "Set the limits of tenant acme."
-    assert said[2].split() == ["acme", "6000", "-"]
-
-
-def test_scripts_read_json(database_url: str) -> None:
-    """`--json` has the rows of the tables, with times in ISO 8601. [operation.cli]"""
-    at = ("--database-url", database_url)
-    made = json.loads(invoke("keys", "create", "--tenant", "acme", "--json", *at).stdout)
-    key_id = made["key_id"]
-    assert made["key"].startswith(f"ctx_{key_id}_")
-    (key,) = json.loads(invoke("keys", "list", "--json", *at).stdout)
-    assert (key["key_id"], key["state"], key["expires"]) == (key_id, "usable", None)
-    assert datetime.fromisoformat(key["created"]).tzinfo is not None
-    (tenant,) = json.loads(invoke("tenants", "list", "--json", *at).stdout)
-    assert tenant["tenant"] == "acme" and tenant["requests_per_minute"] is None
-    deleted = json.loads(invoke("tenants", "delete", "acme", "--yes", "--json", *at).stdout)
-    assert deleted == {"revoked_keys": 1, "tenants": 1}
-
-
 def test_the_expiry_of_a_key_can_change(database_url: str) -> None:
     """It is told in a sentence, and what cannot be done as well. [tenancy.expiry]"""
     at = ("--database-url", database_url)
@@ -283,30 +224,6 @@ def test_wrong_setting_is_one_sentence() -> None:
     assert "Warning: CONTEXT_PROT" in result.stderr
     assert result.stderr.count("Warning") == 1
     assert "Traceback" not in result.stderr
-
-
-DATABASE_COMMANDS = (
-    ("serve", "--port", "0"),
-    ("worker",),
-    ("keys", "create", "--tenant", "some"),
-)
-
-
-def assert_one_line(result: subprocess.CompletedProcess[str], expected: str) -> None:
-    """Expect a sentence about the configured database, and its exit code."""
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert expected in result.stderr
-    assert "hidden" not in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize("command", DATABASE_COMMANDS, ids=" ".join)
-def test_every_command_says_that_its_database_does_not_answer(command: tuple[str, ...]) -> None:
-    """Whatever is started on a database that does not answer ends with one line and code 2."""
-    url = "postgresql://nobody:hidden@127.0.0.1:1/none"
-    assert_one_line(call(*command, CONTEXT_DATABASE_URL=url), "The database does not answer")
 
 
 def test_a_service_whose_private_database_is_gone_ends(data_dir: Path) -> None:

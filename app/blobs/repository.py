@@ -93,15 +93,13 @@ BEGIN_UPLOAD = Statement(f"""
 """)
 ADD_CHUNKS = Statement(f"""
         WITH upload AS (
-            SELECT content_id FROM blob_uploads
-            WHERE {_CONTENT} FOR KEY SHARE
+            SELECT content_id FROM blob_uploads WHERE {_CONTENT} FOR KEY SHARE
         )
         {_insert_chunks("upload, ")}
 """)
 END_UPLOAD = Statement(f"""
         WITH alive AS (
-            SELECT conversation_id FROM heads
-            WHERE {_CONVERSATION} FOR KEY SHARE
+            SELECT conversation_id FROM heads WHERE {_CONVERSATION} FOR KEY SHARE
         ), ended AS (
             DELETE FROM blob_uploads u USING alive
             WHERE u.conversation_id = :conversation_id AND u.content_id = :content_id
@@ -114,37 +112,25 @@ END_UPLOAD = Statement(f"""
         SELECT (SELECT content_id FROM blobs_stored) AS content_id,
             EXISTS (SELECT FROM alive) AS is_alive
 """)
-DROP_UPLOAD = Statement(
-    f"""
+_DROP_UPLOAD = f"""
         WITH ended AS (
-            DELETE FROM blob_uploads WHERE {_CONTENT}
-            RETURNING content_id
+            DELETE FROM blob_uploads WHERE {_CONTENT} RETURNING content_id
         ), dropped AS (
             DELETE FROM blob_chunks c USING ended
             WHERE c.conversation_id = :conversation_id AND c.content_id = ended.content_id
         )
         SELECT content_id FROM ended
-        """,
-    is_long=True,
-)
-DROP_CHUNKS = Statement(
-    f"""
-        DELETE FROM blob_chunks WHERE {_CONTENT}
-        """,
-    is_long=True,
-)
-ATTACH = Statement(
-    f"""
-        UPDATE blobs SET attached = true
-        WHERE {_CONVERSATION}
-            AND blob_id = ANY (CAST(:refs AS text[])) AND NOT attached
 """
-)
+DROP_UPLOAD = Statement(_DROP_UPLOAD, is_long=True)
+DROP_CHUNKS = Statement(f"DELETE FROM blob_chunks WHERE {_CONTENT}", is_long=True)
+ATTACH = Statement(f"""
+        UPDATE blobs SET attached = true
+        WHERE {_CONVERSATION} AND blob_id = ANY (CAST(:refs AS text[])) AND NOT attached
+""")
 
 FIND = Statement(f"""
         SELECT {_BLOB_COLUMNS} FROM blobs
-        WHERE {_CONVERSATION}
-            AND blob_id = ANY (CAST(:refs AS text[]))
+        WHERE {_CONVERSATION} AND blob_id = ANY (CAST(:refs AS text[]))
 """)
 PAGE = Statement(f"""
         SELECT {_BLOB_COLUMNS} FROM blobs
@@ -158,15 +144,13 @@ PAGE = Statement(f"""
 """)
 CHUNKS = Statement(f"""
         SELECT {", ".join(_CHUNK)} FROM blob_chunks
-        WHERE {_CONTENT}
-            AND number >= CAST(:first AS bigint)
+        WHERE {_CONTENT} AND number >= CAST(:first AS bigint)
             AND number < CAST(:first AS bigint) + CAST(:count AS bigint)
         ORDER BY number
 """)
 CHUNK_BEFORE_LINE = Statement(f"""
         SELECT number, newlines FROM blob_chunks
-        WHERE {_CONTENT}
-            AND newlines < CAST(:line AS bigint)
+        WHERE {_CONTENT} AND newlines < CAST(:line AS bigint)
         ORDER BY newlines DESC, number DESC LIMIT 1
 """)
 
@@ -202,21 +186,18 @@ COLLECTABLE = Statement(f"""
             )
         ORDER BY content_id
 """)
-COLLECT = Statement(
-    f"""
+_COLLECT = f"""
         WITH collected AS (
             UPDATE blobs SET collected_at = statement_timestamp()
-            WHERE {_CONVERSATION}
-                AND blob_id = ANY (CAST(:refs AS text[])) AND collected_at IS NULL
+            WHERE {_CONVERSATION} AND blob_id = ANY (CAST(:refs AS text[]))
+                AND collected_at IS NULL
             RETURNING content_id
         )
         DELETE FROM blob_chunks c USING collected
         WHERE c.conversation_id = :conversation_id AND c.content_id = collected.content_id
-        """,
-    is_long=True,
-)
-LIST_DUE = Statement(
-    """
+"""
+COLLECT = Statement(_COLLECT, is_long=True)
+LIST_DUE = Statement("""
         SELECT c.tenant_id, c.conversation_id
         FROM (
             (
@@ -230,32 +211,23 @@ LIST_DUE = Statement(
                 ORDER BY begun_at LIMIT :limit
             ) UNION (
                 SELECT conversation_id FROM heads
-                WHERE view_version > swept_version AND compaction_id IS NOT NULL
-                LIMIT :limit
+                WHERE view_version > swept_version AND compaction_id IS NOT NULL LIMIT :limit
             )
         ) AS found
         JOIN conversations c ON c.conversation_id = found.conversation_id
         LIMIT :limit
-"""
-)
+""")
 STALE_UPLOADS = Statement(f"""
         SELECT content_id FROM blob_uploads
-        WHERE {_CONVERSATION}
-            AND begun_at < CAST(:begun_before AS timestamptz)
-        ORDER BY begun_at
+        WHERE {_CONVERSATION} AND begun_at < CAST(:begun_before AS timestamptz) ORDER BY begun_at
 """)
 SWEPT = Statement(f"""
         UPDATE heads SET swept_version = view_version
         WHERE {_CONVERSATION} AND swept_version < view_version
 """)
 HOLDS_CONTENT = Statement(f"""
-        SELECT EXISTS (
-            SELECT FROM blobs
-            WHERE {_CONTENT} AND collected_at IS NULL
-        ) OR EXISTS (
-            SELECT FROM blob_uploads
-            WHERE {_CONTENT}
-        ) AS is_held
+        SELECT EXISTS (SELECT FROM blobs WHERE {_CONTENT} AND collected_at IS NULL)
+            OR EXISTS (SELECT FROM blob_uploads WHERE {_CONTENT}) AS is_held
 """)
 
 
@@ -282,24 +254,16 @@ class BlobRepository(Repository):
 
     async def begin_upload(self, tenant_id: str, conversation_id: str, content_id: str) -> bool:
         """Record an upload with this content id; False if there is no such conversation."""
-        begun = await self._session.run(
-            BEGIN_UPLOAD,
-            tenant_id=tenant_id,
-            conversation_id=conversation_id,
-            content_id=content_id,
-        )
-        return begun == 1
+        upload = {"conversation_id": conversation_id, "content_id": content_id}
+        return await self._session.run(BEGIN_UPLOAD, tenant_id=tenant_id, **upload) == 1
 
     async def add_chunks(
         self, conversation_id: str, content_id: str, chunks: Sequence[Chunk]
     ) -> None:
         """Store more chunks of an unfinished upload; none if it was dropped."""
-        await self._session.run(
-            ADD_CHUNKS,
-            conversation_id=conversation_id,
-            content_id=content_id,
-            **_chunk_parameters([(content_id, chunk) for chunk in chunks]),
-        )
+        added = _chunk_parameters([(content_id, chunk) for chunk in chunks])
+        upload = {"conversation_id": conversation_id, "content_id": content_id}
+        await self._session.run(ADD_CHUNKS, **upload, **added)
 
     async def end_upload(self, conversation_id: str, blob: Blob) -> str:
         """Finish an upload, and return the content id of the blob's bytes.
@@ -307,18 +271,13 @@ class BlobRepository(Repository):
         The upload's chunks are dropped if the blob was stored before. Raises NotFound if the
         conversation was deleted, or the upload was dropped meanwhile.
         """
-        row = await self._session.first(
-            END_UPLOAD,
-            conversation_id=conversation_id,
-            content_id=blob.content_id,
-            **_blob_parameters([blob]),
-        )
+        upload = {"conversation_id": conversation_id, "content_id": blob.content_id}
+        row = await self._session.first(END_UPLOAD, **upload, **_blob_parameters([blob]))
         if row is None or not row["is_alive"]:
             raise NotFound.conversation(conversation_id)
         if row["content_id"] is None:
-            raise NotFound(
-                "The upload took too long and was dropped", {"conversation_id": conversation_id}
-            )
+            facts = {"conversation_id": conversation_id}
+            raise NotFound("The upload took too long and was dropped", facts)
         return str(row["content_id"])
 
     async def drop_upload(self, conversation_id: str, content_id: str) -> None:
@@ -359,13 +318,8 @@ class BlobRepository(Repository):
         self, conversation_id: str, content_id: str, first: int, count: int
     ) -> list[Chunk]:
         """Return up to `count` chunks from number `first` on, in order."""
-        rows = await self._session.all(
-            CHUNKS,
-            conversation_id=conversation_id,
-            content_id=content_id,
-            first=first,
-            count=count,
-        )
+        content = {"conversation_id": conversation_id, "content_id": content_id}
+        rows = await self._session.all(CHUNKS, **content, first=first, count=count)
         return [read(Chunk, row) for row in rows]
 
     async def chunk_before_line(
@@ -376,9 +330,8 @@ class BlobRepository(Repository):
         It is the last chunk with fewer than `line` newlines before it; `line`, which counts from 0,
         is at least 1. None if there are no chunks.
         """
-        row = await self._session.first(
-            CHUNK_BEFORE_LINE, conversation_id=conversation_id, content_id=content_id, line=line
-        )
+        content = {"conversation_id": conversation_id, "content_id": content_id}
+        row = await self._session.first(CHUNK_BEFORE_LINE, **content, line=line)
         return tuple(row) if row is not None else None
 
     async def collectable(
@@ -390,12 +343,8 @@ class BlobRepository(Repository):
         `compacted`, also blobs whose messages are all hidden by the active compaction and are in no
         snapshot.
         """
-        rows = await self._session.all(
-            COLLECTABLE,
-            conversation_id=conversation_id,
-            uploaded_before=uploaded_before,
-            compacted=compacted,
-        )
+        key = {"conversation_id": conversation_id, "uploaded_before": uploaded_before}
+        rows = await self._session.all(COLLECTABLE, **key, compacted=compacted)
         return [read(Blob, row) for row in rows]
 
     async def collect(self, conversation_id: str, refs: Sequence[str]) -> None:
@@ -425,24 +374,20 @@ class BlobRepository(Repository):
 
     async def holds_content(self, conversation_id: str, content_id: str) -> bool:
         """Whether a blob that is not collected or an unfinished upload has this id."""
-        row = await self._session.first(
-            HOLDS_CONTENT, conversation_id=conversation_id, content_id=content_id
-        )
+        content = {"conversation_id": conversation_id, "content_id": content_id}
+        row = await self._session.first(HOLDS_CONTENT, **content)
         return row is not None and row["is_held"]
 
 
 def _blob_parameters(blobs: Sequence[Blob]) -> dict[str, Any]:
-    return {
-        "new_blob_id": [blob.id for blob in blobs],
-        "new_content_id": [UUID(blob.content_id) for blob in blobs],
-        "new_media_type": [sendable(blob.media_type) for blob in blobs],
-        "new_tool_name": [_sendable(blob.tool_name) for blob in blobs],
-        "new_tool_call_id": [_sendable(blob.tool_call_id) for blob in blobs],
-        **{
-            f"new_{name}": [getattr(blob, name) for blob in blobs]
-            for name in ("byte_size", "line_count", "sha256", "object_key")
-        },
+    columns = {
+        f"new_{name}": [getattr(blob, name.removeprefix("blob_")) for blob in blobs]
+        for name in _NEW_BLOB
     }
+    columns["new_content_id"] = [UUID(blob.content_id) for blob in blobs]
+    for name in ("media_type", "tool_name", "tool_call_id"):
+        columns[f"new_{name}"] = [_sendable(getattr(blob, name)) for blob in blobs]
+    return columns
 
 
 def _chunk_parameters(chunks: Sequence[tuple[str, Chunk]]) -> dict[str, Any]:

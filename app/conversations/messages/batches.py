@@ -80,7 +80,8 @@ class Batches:
         drafts = await self._drafts(key, request, count, rules)
         blobs: list[tuple[Blob, list[Chunk]]] = []
         try:
-            blobs = await self._outputs.store_blobs(tenant_id, key, drafts)
+            if any(draft.blobs for draft in drafts):
+                blobs = await self._outputs.store_blobs(tenant_id, key, drafts)
         except ServiceUnavailable:
             _log.warning("blob_store_unavailable")
             rules = replace(rules, policy=policy.model_copy(update={"enabled": False}))

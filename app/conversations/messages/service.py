@@ -24,12 +24,11 @@ from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.budget_status import read_budget, within
 from app.conversations.compaction_receipt import UNOBSERVED, Observer
-from app.conversations.compactions import announce_due_compaction
+from app.conversations.compactions import ProviderCompactions, announce_due_compaction
 from app.conversations.conversation import Conversation, SettingsList
 from app.conversations.lookup import lock_conversation
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
-from app.conversations.messages.provider_compactions import ProviderCompactions
 from app.conversations.messages.repository import ADD_ANSWER
 from app.conversations.messages.row import (
     Append,

@@ -24,17 +24,6 @@ from app.common.errors import ServiceUnavailable
 TENANT = "default"
 CID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
-CONTENTS = {
-    "nothing": b"",
-    "one byte": b"x",
-    "NUL": b"\x00" * 1000,
-    "invalid UTF-8": b"\xff\xfe\x80 lone \xed\xa0\x80 surrogate\r\n\xc3",
-    "a chunk": b"a" * CHUNK_BYTES,
-    "a chunk and a byte": b"a\n" * (CHUNK_BYTES // 2) + b"b",
-    "no compression": os.urandom(9 * CHUNK_BYTES + 7),
-    "one line": b"line" * 200_000,
-}
-
 
 def new_id() -> str:
     """Return a fresh id."""
@@ -86,25 +75,6 @@ async def test_objects_of_a_deleted_conversation_are_deleted(
     await store.delete_conversation(TENANT, CID)
     assert await keys(store) == ([neighbour] if neighbour is not None else [])
     await store.delete_conversation(TENANT, CID)
-
-
-@pytest.mark.parametrize("data", CONTENTS.values(), ids=CONTENTS.keys())
-async def test_stored_objects_are_read_back(store: BlobStore, data: bytes) -> None:
-    """Bytes of every kind and size are read back identical from every store."""
-    key, stored = await put(store, data, new_id())
-    assert b"".join(await store.read(key, stored)) == data
-    expected = [(c.number, c.start, c.newlines, c.size) for c in chunks_of(data)]
-    assert [(c.number, c.start, c.newlines, c.size) for c in stored] == expected
-
-
-async def test_a_slice_reads_its_chunks_only(store: BlobStore) -> None:
-    """Any range of consecutive chunks is read alone. [tool-output.slice-cost]"""
-    data = CONTENTS["no compression"]
-    key, stored = await put(store, data, new_id())
-    for first in range(len(stored)):
-        for end in range(first, len(stored) + 1):
-            got = b"".join(await store.read(key, stored[first:end]))
-            assert got == data[first * CHUNK_BYTES : end * CHUNK_BYTES]
 
 
 @given(pieces=st.lists(st.binary(max_size=3 * CHUNK_BYTES), max_size=5), at_once=st.integers(1, 4))
@@ -219,14 +189,6 @@ async def test_an_upload_fails_with_its_store(tmp_path: Path) -> None:
             await writer.finish()
     with pytest.raises(ServiceUnavailable):
         await store.read(key, stored)
-
-
-async def test_a_store_that_times_out_is_unavailable(tmp_path: Path) -> None:
-    """A store that does not answer in time is unavailable. [tool-output.store-failure]"""
-    store = ObjectStore(f"file://{tmp_path}", timeout_seconds=0)
-    with pytest.raises(ServiceUnavailable) as caught:
-        await put(store, b"text", new_id())
-    assert caught.value.facts["reason"] == "TimeoutError"
 
 
 async def test_damaged_objects_are_not_read(tmp_path: Path) -> None:

@@ -134,15 +134,6 @@ async def test_a_cancelled_call_stays_cancelled(gateway: LiteLLMGateway, fake_ll
         await task
 
 
-async def test_a_tool_call_and_a_cut_are_reported(
-    gateway: LiteLLMGateway, fake_llm: FakeLLM
-) -> None:
-    """What makes an answer unacceptable is visible in the completion. [summary.accepted-answers]"""
-    fake_llm.script(fake.tool_call(), fake.cut_off())
-    assert (await gateway.complete(call())).has_tool_calls
-    assert (await gateway.complete(call())).finish_reason == "length"
-
-
 async def test_an_unknown_provider_is_refused_without_a_call(
     gateway: LiteLLMGateway, fake_llm: FakeLLM
 ) -> None:

@@ -19,7 +19,7 @@ from app.blobs.blobs import TEXT, Blob, Chunk, Chunker
 from app.blobs.store import BlobStore
 from app.common.errors import NotFound
 from app.conversations.conversation import StoredSettings
-from app.database.connections import Statement, Store
+from app.database.connections import Statement
 from app.repositories import Database, Repositories
 from tests.conftest import lock_waiters
 from tests.patience import PATIENCE_SECONDS
@@ -160,20 +160,6 @@ async def test_nothing_is_stored_for_a_deleted_conversation(
     assert not await begin(new_id())
 
 
-async def test_an_upload_revives_a_collected_blob(
-    database: Database, cid: str, connection: asyncpg.Connection
-) -> None:
-    """An upload of collected bytes makes them readable again. [tool-output.collected-gone]"""
-    data = b"line\n" * 50_000
-    blob = await put(database, cid, data)
-    await collect(database, cid)
-    again, chunks = await blob_of(data)
-    async with database.session() as session:
-        assert await upload(session, cid, again, chunks) == again.content_id
-    assert await read(database, cid, blob.id) == data
-    assert await counts(connection) == (1, 4, 0)
-
-
 async def test_a_dropped_upload_cannot_continue(
     database: Database, cid: str, connection: asyncpg.Connection
 ) -> None:
@@ -243,23 +229,3 @@ async def append(
             uses = [(blob.id, row["head_seq"]) for blob, _ in stored]
             await session.blobs.add_to_messages(conversation_id, stored, uses)
     return row is not None
-
-
-async def test_appends_and_uploads_of_the_same_blobs_at_once(
-    store: Store, database: Database, connection: asyncpg.Connection, cid: str
-) -> None:
-    """Concurrent appends and uploads in any order store each blob once."""
-    texts = [b"%d\n" % n * 50_000 for n in range(4)]
-
-    async def appended(order: Sequence[bytes]) -> None:
-        offered = [await blob_of(text) for text in order]
-        seq = 0
-        while not await append(database, cid, seq, offered):
-            seq += 1
-
-    uploads = [put(database, cid, text) for text in texts]
-    await asyncio.gather(appended(texts), *uploads, appended(texts[::-1]), appended(texts[1:]))
-    assert await counts(connection) == (4, 8, 0)
-    for text in texts:
-        blob, _ = await blob_of(text)
-        assert await read(database, cid, blob.id) == text

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,11 +19,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.common.errors import Conflict, ServiceUnavailable
 from app.composition import Services
 from app.database.connections import Store
 from app.main import create_app
-from app.models.usage import ModelCall
 from app.operation.recorder import Telemetry, serving_metrics
 from app.settings import Settings
 from app.work.repository import Waiting, waiting_in
@@ -226,62 +223,10 @@ async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: S
     assert await waiting_in(store) == Waiting(0, 0, 0.0)
 
 
-async def test_the_pool_is_watched(database_url: str) -> None:
-    """Connections open, in use and waited for are told as they are. [operation.database-away]"""
-    failed: list[str] = []
-    store = Store(database_url, max_size=1, failed=failed.append)
-    async with store.session():
-        waiter = asyncio.create_task(_use(store))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while store.pool_state().waiting == 0:
-                await asyncio.sleep(0)
-        pool = store.pool_state()
-        assert (pool.size, pool.in_use, pool.waiting, pool.limit) == (1, 1, 1, 1)
-    await waiter
-    pool = store.pool_state()
-    assert (pool.in_use, pool.waiting) == (0, 0)
-    with pytest.raises(ServiceUnavailable):
-        async with store.session():
-            raise ConnectionResetError
-    assert failed == ["ConnectionResetError"]
-    await store.close()
-
-
-async def _use(store: Store) -> None:
-    async with store.session():
-        pass
-
-
 # --- outcomes ---------------------------------------------------------------------------------
 
 
 BUSY, TIMEOUT = {"reason": "rate_limited"}, {"reason": "timeout"}
-
-
-@pytest.mark.parametrize(
-    ("what", "error", "outcome"),
-    [
-        ("compactions", Conflict("changed"), "superseded"),
-        ("compactions", ServiceUnavailable("no", TIMEOUT), "failed"),
-        ("compactions", asyncio.CancelledError(), "interrupted"),
-        ("llm_calls", ServiceUnavailable("no", BUSY), "rate_limited"),
-        ("llm_calls", asyncio.CancelledError(), "interrupted"),
-        ("llm_calls", LookupError("secret"), "error"),
-    ],
-)
-async def test_what_fails_is_counted_once(what: str, error: BaseException, outcome: str) -> None:
-    """Whatever ends a compaction or a call, it is counted by its outcome."""
-    telemetry = Telemetry()
-    if what == "compactions":
-        block: AbstractContextManager[Any] = telemetry.compacting("forced", "chain")
-    else:
-        block = telemetry.calling(ModelCall("m", (), 10, 1.0, "tenant"))
-    with pytest.raises(type(error)), block:
-        raise error
-    body, _ = await telemetry.scrape()
-    found = exposed(body.decode())
-    assert found.by(f"{what}_total", "outcome") == {(outcome,): 1}
-    assert found.total("llm_tokens_total") == found.total("compaction_saved_tokens_total") == 0
 
 
 # --- other processes --------------------------------------------------------------------------

@@ -188,30 +188,6 @@ async def test_clearing_unknown_or_empty(client: httpx.AsyncClient) -> None:
 # --- assembly -------------------------------------------------------------------------------
 
 
-async def test_context_includes_agent_docs_and_thread_status(
-    client: httpx.AsyncClient, clock: Clock
-) -> None:
-    """Its docs follow the sections; the status of its other conversations is last [payload.order].
-
-    Of those it has no messages.
-    """
-    docs = {"name": "guide", "kind": "docs", "content": "How we work."}
-    base = {"name": "base", "content": "You are an agent."}
-    body = {"sections": [docs, base], "policy": {"status_preamble": "auto"}}
-    path = await agent(client, rolling_window_seconds=600, **body)
-    cid, other = [await thread(client, path) for _ in range(2)]
-    await append(client, cid, user("old"))
-    clock.pass_seconds(600)
-    await append(client, other, user("elsewhere"))
-    await append(client, cid, user("new"))
-    assert (await texts(client, cid, status="both wait"))[2] == "[Status]\nboth wait"
-    first, *_, status = await texts(client, cid)
-    assert first == "You are an agent.\n\nHow we work."
-    name = other.rsplit("/", 1)[1]
-    told = f"[Status]\nOther conversations of this agent:\n- {name}: last message"
-    assert status.startswith(told) and "elsewhere" not in status
-
-
 # --- restart --------------------------------------------------------------------------------
 
 

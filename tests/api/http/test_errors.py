@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from app.common.errors import ContextError, ValidationError
+from app.common.errors import ContextError
 from app.common.logs import JsonLines
 from app.composition import Services
 from app.http import errors as wire_errors
@@ -110,78 +110,6 @@ async def test_every_operation_names_unknown_fields(
     assert {"pointer": pointer, "detail": "is an unknown field"} in places
 
 
-WRONG_FIELDS: list[tuple[Any, str, str]] = [
-    ([], "", "must be a valid dictionary"),
-    ({"model": 5}, "/model", "must be a valid string"),
-    ({"model": "a\nb"}, "/model", "must be one line of text, without control characters"),
-    (
-        {"conversation_id": "a/b"},
-        "/conversation_id",
-        "must be a UUID or 1 to 256 printable characters without / and \\, not . or .., and"
-        " without a space at its start or end",
-    ),
-    ({"metadata": []}, "/metadata", "must be an object"),
-    ({"metadata": {"a": "b" * 65_536}}, "/metadata", "must have at most 65,536 bytes of JSON"),
-    ({"sections": [{"name": "a"}]}, "/sections/0/content", "is required"),
-    (
-        {"policy": {"budget": {"context_window": "5"}}},
-        "/policy/budget/context_window",
-        "must be a valid integer",
-    ),
-    (
-        {"policy": {"tool_output": {"clear_at_least": "x"}}},
-        "/policy/tool_output/clear_at_least",
-        "must be a valid integer or 'auto'",
-    ),
-    (
-        {"policy": {"agent_tools": 5}},
-        "/policy/agent_tools",
-        "must be 'auto' or 'none' or a",
-    ),
-    ({"policy": {"agent_tools": [5]}}, "/policy/agent_tools/0", "must be a valid string"),
-    (
-        {"policy": {"budget": {"notice_at": 7}}},
-        "/policy/budget/notice_at",
-        "must be less than or",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("body", "pointer", "detail"), WRONG_FIELDS, ids=[detail for _, _, detail in WRONG_FIELDS]
-)
-async def test_a_wrong_field_has_one_pointer_and_one_detail(
-    client: httpx.AsyncClient, body: Any, pointer: str, detail: str
-) -> None:
-    """A pointer holds only steps of the request, and is given once."""
-    answer = await client.post("/v1/conversations", json=body)
-    found = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
-    details = [place["detail"] for place in found if place["pointer"] == pointer]
-    assert len(details) == 1 and detail in details[0]
-    assert details[0].startswith(("must ", "is "))
-
-
-@pytest.mark.parametrize(
-    ("pointer", "detail", "sentence"),
-    [
-        ("/messages/0/id", "is required", "/messages/0/id is required"),
-        ("", "must be an object", "The body must be an object"),
-        ("/policy/chain", "Must be a list", "/policy/chain must be a list"),
-        ("/a/role", "role must be one of user, tool", "/a/role: role must be one of user, tool"),
-        ("/max_context_tokens", "Context limit must be positive", "Context limit must be positive"),
-        ("/" + "a" * 300, "is required", "/" + "a" * 199 + "… is required"),
-    ],
-)
-def test_the_detail_of_one_problem_names_its_place(
-    pointer: str, detail: str, sentence: str
-) -> None:
-    """The detail of one problem names its place; the documented words stay as they are."""
-    answer = answer_error(ValidationError.at(pointer, detail))
-    body = json.loads(bytes(answer.body))
-    assert body["detail"] == sentence
-    assert body["errors"] == [{"pointer": pointer, "detail": detail}]
-
-
 @pytest.fixture
 async def small_client(settings: Settings) -> Any:
     """A client of an app that takes bodies of 1000 bytes."""
@@ -210,21 +138,6 @@ async def test_oversized_bodies(small_client: httpx.AsyncClient) -> None:
         "/v1/conversations", content=b"{}" + b" " * 998, headers=headers
     )
     assert at_limit.status_code == 201
-
-
-WEIRD = ["a\x00b", "..%2f", "%ED%A0%80", "a" * 5000, "🜁", "%0a"]
-
-
-@pytest.mark.parametrize("text", WEIRD, ids=range(len(WEIRD)))
-async def test_invalid_ids_in_paths_are_not_found(client: httpx.AsyncClient, text: str) -> None:
-    """An id that cannot be is an id that is not there."""
-    quoted = text.replace("\x00", "%00")
-    for path in ("/v1/conversations/{}", "/v1/agents/{}", "/v1/models/{}"):
-        answer = await client.get(path.format(quoted))
-        assert_problem(answer, 404, "NOT_FOUND")
-    for suffix in ("messages", "context", "compact"):
-        answer = await client.post(f"/v1/conversations/{quoted}/{suffix}", json={"messages": []})
-        assert answer.status_code in {404, 422}
 
 
 @pytest.mark.parametrize(

@@ -186,24 +186,6 @@ async def test_every_tool_is_executed(
     assert (await http.get(at)).json()["head_seq"] == 43
 
 
-@pytest.mark.parametrize("binding", ["header", "argument"])
-async def test_errors_that_the_model_can_correct_are_tool_errors(
-    served: str, http: httpx.AsyncClient, binding: str
-) -> None:
-    """An unknown ref and wrong arguments are answered to the model, as over HTTP."""
-    conversation_id, ref = await offloaded(http)
-    async with bound(served, conversation_id, binding) as call:
-        for name, given in (
-            ("read_result", {"ref_id": "blob_unknown"}),
-            ("read_result", {"ref_id": ref, "offset": -1, "more": True}),
-            ("read_result", {}),
-            ("tool_output_cache_grep", {"ref_id": ref, "pattern": "("}),
-            ("compact_context", {"now": True}),
-        ):
-            expected = await over_http(http, conversation_id, name, **given)
-            assert await call(name, **given) == (expected, True)
-
-
 async def test_an_unknown_tool_is_a_protocol_error(served: str) -> None:
     """A name that is none of ours is no call that a model could mend. [agent-tools.model-errors]"""
     async with connected(served) as client:
@@ -338,24 +320,6 @@ async def test_the_newest_revision_is_supported(client: httpx.AsyncClient, path:
         answer = await client.post(path, json=body, headers=ASKED | newest)
         assert answer.status_code == 200, answer.text
         assert answer.json()["result"][key]
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_only_post_is_allowed(client: httpx.AsyncClient, path: str) -> None:
-    """Without sessions there is no stream to follow and nothing to end."""
-    for method in ("GET", "DELETE", "PUT", "OPTIONS", "HEAD"):
-        answer = await client.request(method, path, headers=ASKED)
-        assert answer.status_code == 405
-        assert answer.headers["allow"] == "POST"
-
-
-async def test_other_media_types_are_refused(client: httpx.AsyncClient) -> None:
-    """A page can send text to anybody without asking; JSON it cannot. [api.limits]"""
-    plain = {**ASKED, "content-type": "text/plain"}
-    answer = await client.post("/mcp", content=json.dumps(asked("ping")), headers=plain)
-    assert_problem(answer, 422, "VALIDATION_ERROR", "/header/content-type")
-    html = {**ASKED, "accept": "text/html"}
-    assert (await client.post("/mcp", json=asked("ping"), headers=html)).status_code == 406
 
 
 async def test_an_oversized_body_is_413(settings: Settings) -> None:

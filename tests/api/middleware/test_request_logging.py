@@ -6,19 +6,16 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from app.composition import Services
 from app.http.middleware import RequestLoggingMiddleware
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import append, assert_problem, new_conversation, user
+from tests.api.talk import assert_problem, new_conversation
 from tests.conftest import started
 from tests.logged import Lines, lines
 
@@ -78,16 +75,6 @@ async def test_every_response_has_an_id(
             assert given.json()["request_id"] == given.headers["x-request-id"]
 
 
-@pytest.mark.parametrize(
-    "given", ["", " ", "two words", "x" * 129, "tab\there", "caf\u00e9", "a\u007fb"]
-)
-async def test_invalid_ids_are_replaced(client: httpx.AsyncClient, given: str) -> None:
-    """An id that is not 1 to 128 visible ASCII characters is replaced. [errors.problem-json]"""
-    headers = {b"X-Request-Id": given.encode("latin-1")}
-    answer = await client.get("/healthz", headers=headers)
-    assert len(answer.headers["x-request-id"]) == UUID_LENGTH
-
-
 # --- errors above the routes ------------------------------------------------------------------
 
 
@@ -138,30 +125,6 @@ async def test_the_log_line_of_a_request(client: httpx.AsyncClient, lines: Lines
         "key_id": None,
         "trace_id": TRACE,
     }
-
-
-async def test_every_line_of_a_request_has_its_id(settings: Settings, lines: Lines) -> None:
-    """What services log on the way carries the id, through threads and sessions as well."""
-    app: FastAPI = create_app(settings)
-    found: Services = app.state.services
-    inner = found.log.append
-
-    async def tells(*arguments: Any) -> Any:
-        logging.getLogger("app.log").warning("workers_not_notified")
-        return await inner(*arguments)
-
-    found.log.append = tells  # type: ignore[method-assign, assignment]
-    async with started(app) as client:
-        path = await new_conversation(client)
-        await client.post(
-            f"{path}/messages",
-            json={"messages": [user("hello")]},
-            headers={"X-Request-Id": "abc"},
-        )
-        await append(client, path, user("again"))
-    first, second = lines.told("workers_not_notified")
-    assert first["request_id"] == "abc"
-    assert len(second["request_id"]) == UUID_LENGTH
 
 
 # --- who may read the metrics -----------------------------------------------------------------

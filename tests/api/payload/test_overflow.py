@@ -14,7 +14,7 @@ import pytest_asyncio
 from app.main import create_app
 from app.settings import Settings
 from tests import fake_llm as behave
-from tests.api.compaction.builders import LONG, UNKNOWN_ID
+from tests.api.compaction.builders import LONG
 from tests.api.talk import append, assert_problem, assistant, new_conversation, talk, user
 from tests.conftest import started
 from tests.fake_llm import FakeLLM
@@ -169,28 +169,6 @@ async def test_a_large_output_leaves_the_history(
     assert (await client.post(f"{path}/context")).json()["payload"] == before["payload"]
 
 
-@pytest.mark.parametrize(
-    ("body", "pointer"),
-    [
-        ({"error_status": 429}, "/error_status"),
-        ({"error": "prompt is too long", "error_status": 429}, "/error"),
-        ({"error": "Bad request", "error_status": 400}, "/error"),
-    ],
-)
-async def test_the_status_is_checked(
-    client: httpx.AsyncClient, body: dict[str, Any], pointer: str
-) -> None:
-    """A status of another meaning is refused; 413 is enough, and so is 400 without an error."""
-    path = await long_talk(client)
-    answer = await client.post(f"{path}/overflow", json=body)
-    assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
-    assert (await client.get(f"{path}/compactions")).json()["data"] == []
-    enough = {**body, "error_status": 413 if "error" in body else 400}
-    made = (await client.post(f"{path}/overflow", json=enough)).json()
-    assert (made["verdict"], made["max_output_tokens"]) == ("input_too_long", None)
-    assert made["compacted"]
-
-
 WRONG: list[tuple[Any, str]] = [
     ({"error_status": "400"}, "/error_status"),
     ({"error_status": 99}, "/error_status"),
@@ -210,18 +188,6 @@ async def test_wrong_reports(client: httpx.AsyncClient, body: Any, pointer: str)
     answer = await client.post(f"{path}/overflow", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
     assert (await client.get(f"{path}/compactions")).json()["data"] == []
-
-
-async def test_nothing_to_cut(client: httpx.AsyncClient) -> None:
-    """No conversation, no messages, no window: each has its own error."""
-    answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/overflow")
-    assert_problem(answer, 404, "NOT_FOUND")
-    path = await new_conversation(client)
-    body = assert_problem(await client.post(f"{path}/overflow"), 422, "VALIDATION_ERROR")
-    assert body["detail"] == "Conversation has no messages"
-    await append(client, path, user("hi"), assistant("hello"))
-    answer = await client.post(f"{path}/overflow", json={"model": "nobody/knows"})
-    assert_problem(answer, 422, "CONTEXT_LIMIT_UNKNOWN")
 
 
 async def test_reports_at_once(client: httpx.AsyncClient) -> None:

@@ -74,7 +74,10 @@ async def report(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str,
 async def test_usage_of_every_provider(
     client: httpx.AsyncClient, format: str, is_named: bool
 ) -> None:
-    """Each SDK's object is taken as it is, and means the same in the end [usage.any-provider]."""
+    """Each SDK's object is taken as it is, and means the same in the end.
+
+    [usage.any-provider, usage.disjoint]
+    """
     path = await new_conversation(client, policy=POLICY)
     named = {"format": format} if is_named else {}
     told = await report(client, path, usage=OBJECTS[format].model_dump(mode="json"), **named)
@@ -102,16 +105,6 @@ async def test_a_tool_loop_with_usage_reports(client: httpx.AsyncClient) -> None
     }
     assert told["budget"]["used_tokens"] == 2 * before
     assert (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"] == 2 * before
-
-
-async def test_a_due_compaction_is_an_event_and_is_stored(client: httpx.AsyncClient) -> None:
-    """Past the trigger `should_compact` is true, and the pressure agrees."""
-    path, _ = await built(client)
-    told = await report(client, path, usage={"prompt_tokens": 15_000})
-    assert (told["should_compact"], told["pressure"]) == (True, "due")
-    assert told["next_threshold"] == "notice"
-    told = await report(client, path, usage={"prompt_tokens": 18_900})
-    assert (told["pressure"], told["notice"], told["next_threshold"]) == ("blocked", True, None)
 
 
 async def test_nothing_reported(client: httpx.AsyncClient) -> None:

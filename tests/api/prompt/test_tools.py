@@ -174,7 +174,7 @@ async def search(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
 async def test_a_search_returns_definitions_in_every_format(
     client: httpx.AsyncClient, format: FormatName
 ) -> None:
-    """Full definitions in the requested format, best first, and the promoted tools."""
+    """Full definitions in the format, best first, and the promoted tools [tools.promotion]."""
     path = await new_conversation(client, tools=TOOLS)
     body = await search(client, path, query="what is the weather", format=format)
     assert body["format"] == format

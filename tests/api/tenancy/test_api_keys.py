@@ -100,7 +100,7 @@ async def test_names_can_be_allowed(settings: Settings) -> None:
 
     That something else keeps strangers out does not keep out the pages in a browser inside.
 
-    [errors.problem-json]
+    [errors.problem-json, tenancy.loopback-names]
     """
     allowed = ("context.svc.example", "Other.example")
     given = {"allow_unauthenticated": True, "allowed_hosts": allowed}

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import asyncpg
 import httpx
@@ -95,57 +93,6 @@ async def test_every_operation_takes_an_own_id(settings: Settings, own: str) -> 
                 seen += bool(found)
         assert seen > 8
         assert await everything(world.url, "alice", stored) == before
-
-
-async def read_events(client: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
-    """Return the data of the events of a conversation."""
-    text = (await client.get(f"{path}/events?follow=false&last_event_id=0.0")).text
-    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
-
-
-async def test_an_own_id_is_shown_everywhere(client: httpx.AsyncClient) -> None:
-    """Creation, events, lists, transcripts, snapshots, restores, forks and errors name the id."""
-    made = await client.post("/v1/conversations", json={"conversation_id": STRANGE})
-    assert (made.status_code, made.json()["conversation_id"]) == (201, STRANGE)
-    path = f"/v1/conversations/{quote(STRANGE, safe='')}"
-    assert made.headers["Location"] == path
-    stored = await client.post(f"{path}/messages", json={"messages": [user("hello")]})
-    assert stored.headers["Location"] == f"{path}/messages"
-    assert {event["conversation_id"] for event in await read_events(client, path)} == {STRANGE}
-    assert (await client.get("/v1/conversations")).json()["data"][0]["conversation_id"] == STRANGE
-    transcript = (await client.get(f"{path}/messages")).json()["data"]
-    assert transcript[0]["conversation_id"] == STRANGE
-
-    other = {"conversation_id": "Fork 1", "at_seq": 1}
-    fork = (await client.post(f"{path}/fork", json=other)).json()
-    assert fork["conversation_id"] == "Fork 1"
-    saved = (await client.post("/v1/conversations/Fork%201/snapshots")).json()
-    assert saved["conversation_ids"] == ["Fork 1"]
-    whole = (await client.get(f"/v1/snapshots/{saved['session_id']}?download=true")).json()
-    assert whole["messages"][0]["conversation_id"] == "Fork 1"
-    data = (await client.get("/v1/snapshots?conversation_id=Fork 1")).json()["data"]
-    assert [item["session_id"] for item in data] == [saved["session_id"]]
-    at = f"/v1/snapshots/{saved['session_id']}/restore"
-    (done,) = (await client.post(at, json={"conversation_id": STRANGE})).json()["conversations"]
-    assert (done["conversation_id"], done["source_conversation_id"]) == (STRANGE, "Fork 1")
-    copied = (await client.get(f"{path}/messages")).json()["data"][-1]
-    assert copied["restored_from"]["conversation_id"] == "Fork 1"
-
-    # A download is imported by its ids.
-    assert (await client.delete("/v1/conversations/Fork%201")).status_code == 200
-    imported = whole | {"session_id": str(uuid4())}
-    made = (await client.post("/v1/snapshots", json=imported)).json()
-    assert made["conversation_ids"] == ["Fork 1"]
-    removed = await client.delete("/v1/conversations/Fork%201")
-    assert removed.json()["deleted"]["conversations"] == 1
-    assert_problem(await client.get(f"/v1/snapshots/{imported['session_id']}"), 404, "NOT_FOUND")
-
-    cleared = (await client.post(f"{path}/clear")).json()
-    assert cleared["conversations"] == 1
-    (await client.delete(path)).raise_for_status()
-    problem = assert_problem(await client.get(f"{path}/budget"), 404, "NOT_FOUND")
-    assert problem["detail"] == f"No conversation {STRANGE}"
-    assert problem["conversation_id"] == STRANGE
 
 
 REFUSED = ["", ".", "..", "a/b", "a\\b", " a", "a ", "a\tb", "a\u0000", "\u200b", "a" * 257]

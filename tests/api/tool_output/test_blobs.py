@@ -522,7 +522,10 @@ async def test_invalid_slices_are_refused(client: httpx.AsyncClient) -> None:
 
 
 async def test_compacted_outputs_are_gone(settings: Settings) -> None:
-    """With `gc.drop_compacted` the transcript has `content_collected`, and reads are a 410."""
+    """With `gc.drop_compacted` the transcript has `content_collected`, and reads are a 410.
+
+    [tool-output.collected-gone]
+    """
     sandwich = {"preserve_top": 1, "preserve_bottom": 1}
     policy = {"gc": {"drop_compacted": True}, "sandwich": sandwich}
     async with started(create_app(settings)) as client:

@@ -8,29 +8,13 @@ from __future__ import annotations
 from hypothesis import given
 
 from app.common import json_text
-from app.conversations.view import (
-    RETAIN_PREFIX,
-    SUMMARY_PREFIX,
-    Span,
-    Summary,
-    View,
-    summary_from,
-    view_from,
-)
-from tests.domain.conversations.generated import summaries, views
+from app.conversations.view import RETAIN_PREFIX, SUMMARY_PREFIX, View, view_from
+from tests.domain.conversations.generated import views
 
 # --- what is shown --------------------------------------------------------------------------
 
 
 # --- what stands for the rest ---------------------------------------------------------------
-
-
-def test_summaries_span_from_the_first_to_the_last() -> None:
-    """The summarised range is that of all summaries together [neutral.summary-ranges]."""
-    assert View().summarised is None
-    nodes = (Summary(Span(2, 9), "a", level=2), Summary(Span(9, 12), "b"))
-    assert View(summaries=nodes).summarised == Span(2, 12)
-    assert View(summaries=nodes[:1]).summarised == Span(2, 9)
 
 
 @given(views())
@@ -57,10 +41,3 @@ def test_a_stored_view_is_read_back_equal(view: View) -> None:
     assert "\x00" not in text
     text.encode()
     hash(view)
-
-
-@given(summaries())
-def test_a_stored_summary_is_read_back_equal(summary: Summary) -> None:
-    """A receipt's summaries read back equal, their sources included. [compaction.receipt]"""
-    [raw] = json_text.loads(View(summaries=(summary,)).as_json())["summaries"]
-    assert summary_from(raw) == summary

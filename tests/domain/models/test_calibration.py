@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from app.models.budget import (
     ENOUGH_REPORTS,
-    MAX_RATIO,
-    MIN_SEALED,
     NO_REPORTS,
     SEALED_PRIOR,
     Calibration,
@@ -40,22 +38,6 @@ def test_doubtful_reports_teach_nothing(
     """Small payloads and ratios that no tokenizer explains are left out."""
     lesson = lesson_of(reported, counted, 0, counter, NO_REPORTS)
     assert lesson == (Lesson(reported, counted) if expected else None)
-
-
-@pytest.mark.parametrize(
-    ("own", "factor", "calibration", "expected"),
-    [
-        (0.0, 1.0, NO_REPORTS, 0.0),
-        (0.05, 1.0, NO_REPORTS, 0.05),
-        (0.0, 1.02, Calibration(1.02, 0.02, 9), 0.02),
-        (0.05, 1.31, Calibration(1.31, 0.03, 9), 0.03),
-        (0.05, 1.25, Calibration(1.3, 0.03, 9), 0.071),
-        (0.0, 1.0, Calibration(1.3, 0.05, 1), 0.365),
-    ],
-)
-def test_margins(own: float, factor: float, calibration: Calibration, expected: float) -> None:
-    """Only an exact count that needs no correction has no margin; a stale factor widens it."""
-    assert safety_margin(own, factor, calibration) == expected
 
 
 @given(st.floats(0.3, 4), st.floats(0.3, 4), st.floats(0.02, 0.05))
@@ -107,14 +89,3 @@ def test_the_factor_of_sealed_text_is_learnt_beside_the_models(
     if weight > 0.9:
         assert sums[0] / sums[1] == pytest.approx(truth, rel=0.12)
     assert min(1, truth) - 0.05 <= sums[0] / sums[1] <= max(1, truth) + 0.05
-
-
-def test_what_says_nothing_of_sealed_text() -> None:
-    """A report below the text alone, and one above all bounds, are no reports of sealed text."""
-    told = [lesson_of(tokens, 2_000, 1_000, "tokenizer", NO_REPORTS) for tokens in (599, 5_001)]
-    assert told == [None] * 2
-    assert lesson_of(600, 2_000, 1_000, "tokenizer", NO_REPORTS) == Lesson(0, 1_000, True)
-    little = lesson_of(2_050, 2_000, 100, "tokenizer", NO_REPORTS)
-    assert little == Lesson(1_950, 1_900)  # the text alone, at the price of the rest so far
-    low, high = (Calibration(1.0, 0.05, 0, sealed).applied(1, exact=True) for sealed in (0.01, 9))
-    assert (low.sealed, high.sealed) == (MIN_SEALED, MAX_RATIO)

@@ -186,22 +186,6 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     assert reading.budget.used_tokens <= receipt.after_tokens
 
 
-async def test_pinned_results_are_never_cleared(harness: Harness) -> None:
-    """A pinned result stays; one that was cleared before is shown and counted again."""
-    cid = await reader(harness, limited(), *range(3))
-    await harness.pin(cid, 5)
-    await use(harness, cid, *range(3, 6))
-    for build in await both(harness, cid):
-        assert shown(build) == [1, 4, 5]
-    await harness.pin(cid, 3)
-    for build in await both(harness, cid):
-        assert shown(build) == [0, 1, 4, 5]
-    await use(harness, cid, 6, 7)
-    for build in await both(harness, cid):
-        assert shown(build) == [0, 1, 7]
-        assert cleared(build) == 5
-
-
 # --- undo -----------------------------------------------------------------------------------
 
 

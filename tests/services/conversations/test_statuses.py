@@ -24,15 +24,18 @@ async def two(harness: Harness, **policy: Any) -> tuple[str, str]:
 
 
 async def test_context_includes_thread_status(harness: Harness) -> None:
-    """A build names the agent's other active conversations in its tail."""
+    """A build names the agent's other active conversations, after its docs [payload.order]."""
     cid, other = await two(harness)
+    docs = {"name": "guide", "kind": "docs", "content": "How we work."}
+    await harness.patch(cid, sections=[docs, {"name": "base", "content": "You help."}])
     build = await harness.build(cid)
+    assert build.messages[0]["content"] == "You help.\n\nHow we work."
     status = build.messages[-1]["content"]
     told = f"[Status]\nOther conversations of this agent:\n- {other}: last message 2"
     assert status.startswith(told) and status.endswith("UTC; waiting for read_file")
     assert "secret" not in build.contents
     assert build["tail"] and build.count() == build["tokens_used"]
-    assert build["stable_items"] == 1
+    assert build["stable_items"] == 2
 
 
 async def test_nothing_of_others_unless_asked_for(database: Database) -> None:

@@ -11,8 +11,6 @@ import pytest
 
 from app.common.errors import ContextOverflow, ServiceUnavailable
 from app.conversations.compaction_receipt import CompactResult
-from app.conversations.view import SUMMARY_PREFIX
-from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import (
@@ -25,7 +23,6 @@ from tests.services.fakes import (
     ScriptedGateway,
     WatchedDatabase,
     asks,
-    own_text,
     result,
     says,
     user,
@@ -148,25 +145,6 @@ async def test_the_last_resort_keeps_media(harness: Harness) -> None:
         assert "got it" not in build.contents and "question 2" not in build.contents
 
 
-async def test_the_summary_so_far_stays(harness: Harness) -> None:
-    """The note is beside the summary and counts the messages left out. [compaction.due]"""
-    harness.gateway.replies = ["<summary>what was said</summary>"]
-    cid = await harness.conversation(policy(20_000, strategy="retain_summary"))
-    await harness.talk(cid, 10)
-    await harness.compact(cid)
-    await harness.talk(cid, 7)
-    before = await harness.build(cid)
-    made, build = await overflow(harness, cid)
-    first = build.messages[0]["content"]
-    assert first.startswith(f"{SUMMARY_PREFIX}what was said\n")
-    assert "]\n[8 earlier messages were left out" in first
-    assert made.after_tokens == build["tokens_used"]
-    state = await harness.receipts.state(TENANT, cid)
-    assert state is not None and own_text(state.summary) == "what was said"
-    await harness.undo(cid)
-    assert (await harness.build(cid)).text == before.text
-
-
 async def test_truncated_messages_are_summarised_later(harness: Harness) -> None:
     """The next compaction summarises truncated messages and removes the note."""
     for strategy in ("sandwich", "retain_summary", "tree_summary", "chain"):
@@ -212,50 +190,6 @@ async def test_overflow_cuts_until_it_fits_where_nothing_else_reduces(
     assert await harness.bodies(cid) == log
 
 
-async def test_an_emergency_cut_calls_no_model_afterwards(harness: Harness) -> None:
-    """A payload that is still over `compact_trigger` is answered without a summary.
-
-    [compaction.proactive]
-    """
-    harness.gateway.replies = ["<summary>what was said</summary>"]
-    cid = await harness.conversation(policy(1100, 100))
-    await harness.append(cid, user("why " * 20), says("so"), user("why " * 940))
-    assert (await harness.stored(cid)).state.tokens > 955
-    _, build = await overflow(harness, cid)
-    assert build["compaction"] is None
-    assert harness.gateway.calls == []
-
-
-@pytest.mark.parametrize("format", ASKS)
-async def test_a_hidden_newest_user_message_is_shown_as_the_last_resort(
-    harness: Harness, format: FormatName
-) -> None:
-    """When summary and last call do not fit in a format, the newest user message alone does.
-
-    Sizes around the edge: by its counts the last message fits, by what is sent it may not.
-
-    [budget.fitting-order]
-    """
-    harness.gateway.replies = ["<summary>what was said</summary>"]
-    resorts = 0
-    for words in range(430, 560, 6):
-        own = policy(700, 100, messages={"offload_oversized": False})
-        cid = await harness.conversation(own)
-        await harness.append(cid, user("a " * 400), says("so"), user("question 7 and that is all"))
-        await harness.append(cid, asks("c") | {"content": "word " * words})
-        build = await harness.build(cid, ASKS[format])
-        check(build, exact=format is CHAT)
-        if build["summary_used"] and "emergency_cut" in build["degraded"]:
-            resorts += 1
-            assert "question 7 and that is all" in build.contents
-            assert "word word" not in build.contents
-            cold = await harness.build(cid, ASKS[format], harness.cold())
-            assert cold.text == build.text
-            await harness.append(cid, user("question 8"))
-            check(await harness.build(cid, ASKS[format]), exact=format is CHAT)
-    assert resorts or format is CHAT
-
-
 # --- lanes, formats, neighbours -------------------------------------------------------------
 
 
@@ -289,3 +223,17 @@ async def test_a_result_too_large_for_the_context_window_is_shortened(harness: H
     assert build["degraded"] == []
     assert "left out" not in build.contents
     assert "[Output cut: " in build.messages[-1]["content"]
+
+
+async def test_an_emergency_cut_calls_no_model_afterwards(harness: Harness) -> None:
+    """A payload that is still over `compact_trigger` is answered without a summary.
+
+    [compaction.proactive]
+    """
+    harness.gateway.replies = ["<summary>what was said</summary>"]
+    cid = await harness.conversation(policy(1100, 100))
+    await harness.append(cid, user("why " * 20), says("so"), user("why " * 940))
+    assert (await harness.stored(cid)).state.tokens > 955
+    _, build = await overflow(harness, cid)
+    assert build["compaction"] is None
+    assert harness.gateway.calls == []

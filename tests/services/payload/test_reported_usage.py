@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -16,9 +15,8 @@ import pytest
 from app.common.errors import NotFound
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.usage_service import UsageService
-from app.conversations.budget_status import is_due_as_reported
 from app.formats.message import FormatName
-from app.models.usage import ReportItem, TokenUsage
+from app.models.usage import ReportItem
 from app.prompt.resolved_settings import RequestSettings
 from tests.conftest import execute
 from tests.services.fakes import CHAT, CLAUDE, MODEL, TENANT, Harness, asks, result, says, user
@@ -81,22 +79,6 @@ async def is_due(harness: Harness, cid: str) -> bool:
 # --- taking in ------------------------------------------------------------------------------
 
 
-async def test_a_report_is_stored_as_it_came(
-    harness: Harness, service: UsageService, database_url: str
-) -> None:
-    """Every field of the object is stored, beside the values read from it."""
-    cid = await talk(harness)
-    await harness.build(cid)
-    usage = chat(900, 50, 300) | {"x": "\x00\ud800", "cost": 0.5}
-    judged = await report(service, cid, usage)
-    stored = await last(harness, cid)
-    rows = await execute(database_url, "SELECT usage FROM usage_reports")
-    assert [json.loads(row["usage"]) for row in rows] == [usage]
-    assert (stored.report_id, stored.model, stored.format) == (judged.report_id, MODEL, CHAT)
-    assert (stored.epoch, stored.through_seq) == (1, 60)
-    assert stored.token_usage == TokenUsage(600, 50, 0, 300)
-
-
 async def test_a_report_beside_a_deletion_leaves_nothing(
     harness: Harness, service: UsageService, database_url: str
 ) -> None:
@@ -140,12 +122,6 @@ async def test_the_factor_grows_with_a_provider_that_counts_more(
     assert judged.estimate.factor == pytest.approx(1.3, rel=0.02)
     assert judged.estimate.method == f"tokenizer x {judged.estimate.factor:g} (6 reports)"
     assert 0.02 <= judged.estimate.margin <= 0.05
-
-
-async def stored_for(harness: Harness, cid: str, model: str) -> Any:
-    """Return the conversation with the calibration of a model."""
-    async with harness.database.session() as session:
-        return await session.conversations.find(TENANT, cid, MODEL, model)
 
 
 async def test_a_report_has_the_count_of_its_payload(
@@ -207,47 +183,7 @@ async def test_reports_correct_sealed_text_and_leave_exact_text_alone(
     assert used[-1] == pytest.approx(true_tokens, rel=0.15)
 
 
-async def test_calibrations_belong_to_tenant_model_and_counter(
-    harness: Harness, service: UsageService
-) -> None:
-    """Reports of one model calibrate only its own counts. [usage.calibration]"""
-    cid = await talk(harness)
-    build = await harness.build(cid)
-    await report(service, cid, chat(2 * build["tokens_used"]))
-    assert (await harness.resolver.of(await harness.stored(cid))).factor == 2
-    assert (await stored_for(harness, cid, "gpt-4.1")).calibration is None
-    other = await harness.conversation(policy(budget={"counter": "chars_4"}))
-    assert (await harness.stored(other)).calibration is None
-    same = await harness.conversation()
-    calibration = (await harness.stored(same)).calibration
-    assert calibration is not None and calibration.reports == 1
-    async with harness.database.session() as session:
-        assert await session.usage.find_calibration(TENANT, MODEL, "tokenizer") == calibration
-        assert await session.usage.find_calibration("other", MODEL, "tokenizer") is None
-
-
 # --- judging --------------------------------------------------------------------------------
-
-
-async def test_a_report_makes_a_compaction_due(harness: Harness, service: UsageService) -> None:
-    """The reported total counts where it is larger, and wakes a worker once [usage.disjoint]."""
-    cid = await talk(harness)
-    await harness.build(cid)
-    below = await report(service, cid, chat(13_950, 299))
-    assert (below.should_compact, below.pressure) == (False, "ok")
-    assert not await is_due(harness, cid)
-    due = await report(service, cid, chat(13_950, 300))
-    assert (due.should_compact, due.judged_tokens, due.pressure) == (True, 14_250, "due")
-    assert due.budget is not None
-    assert due.budget.used_tokens < 14_250
-    assert await is_due(harness, cid)
-    again = await report(service, cid)
-    assert again.should_compact
-    assert [kind for kind, _ in await harness.events_of(cid)] == ["due"]
-    async with harness.database.session() as session:
-        found = await session.conversations.find(TENANT, cid, MODEL)
-        assert found is not None
-        assert await is_due_as_reported(session, await harness.resolver.of(found), found)
 
 
 async def test_tokens_appended_after_the_report_are_added(
@@ -264,16 +200,6 @@ async def test_tokens_appended_after_the_report_are_added(
     await harness.append(cid, user("why " * 500))
     appended = (await harness.stored(cid)).state.tokens - raw
     assert (await report(service, cid)).judged_tokens == sent + appended
-
-
-async def test_without_a_build_a_report_counts_until_the_view_changes(
-    harness: Harness, service: UsageService
-) -> None:
-    """A caller that builds elsewhere is judged by its reports as well. [usage.judged-by-larger]"""
-    cid = await talk(harness, policy(5_000))
-    assert (await report(service, cid, chat(4_000))).should_compact
-    assert (await harness.compact(cid)).compacted
-    assert not (await report(service, cid)).should_compact
 
 
 # --- failing --------------------------------------------------------------------------------

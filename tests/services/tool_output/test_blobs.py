@@ -169,7 +169,7 @@ async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
 
 
 async def test_a_small_result_is_read_by_the_ref_of_its_message(rows: Process) -> None:
-    """The ref is the id of the message, or its seq if the id cannot be a ref."""
+    """The ref is the id of the message, or its seq if the id cannot be one. [tool-output.ref]"""
     cid = await rows.harness.conversation()
     given_ids = ["m1", "m" * 37, "a/b#c", "seq-1", "blob_1"]
     refs = [(await rows.stored(cid, f"text of {name}", id=name)).id for name in given_ids]

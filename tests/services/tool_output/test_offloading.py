@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,12 +20,8 @@ from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.database.connections import Store
 from app.repositories import Database
-from tests.services.fakes import ANTHROPIC, TENANT, asks, result, says, user
+from tests.services.fakes import TENANT, asks, result, says, user
 from tests.services.tool_output.builders import LARGE, Process, left, refused
-
-OFF = {"tool_output": {"enabled": False}}
-WIDE = {"tool_output": {"offload_threshold_bytes": 20_000}}
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
 
 
 @pytest.fixture
@@ -43,11 +38,6 @@ async def other(database_url: str) -> Any:
     await store.close()
 
 
-def is_blob(ref: Any) -> bool:
-    """Return whether the ref of a result is a blob's id."""
-    return bool(ref.id.startswith("blob_"))
-
-
 async def contents(process: Process, cid: str) -> list[Any]:
     """Return the content of all messages of the transcript, whole."""
     shown = await process.transcript(cid, Content.FULL)
@@ -56,20 +46,6 @@ async def contents(process: Process, cid: str) -> list[Any]:
 
 
 # --- by the policy of now ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("by", ["this", "other"])
-async def test_a_changed_policy_holds_for_the_next_append(
-    rows: Process, other: Process, by: str
-) -> None:
-    """A PATCH applies to the next append, also when another process made it."""
-    cid = await rows.harness.conversation()
-    who = rows if by == "this" else other
-    for policy, offloaded in ((OFF, False), ({"tool_output": {"enabled": True}}, True)) * 2:
-        await who.harness.set_policy(cid, policy)
-        assert is_blob(await rows.stored(cid, LARGE)) == offloaded
-    await who.harness.set_policy(cid, WIDE)
-    assert not is_blob(await rows.stored(cid, LARGE))
 
 
 # --- kept once --------------------------------------------------------------------------------
@@ -182,7 +158,7 @@ async def test_a_repeated_message_after_a_collection(rows: Process, shape: str) 
 async def test_a_refused_batch_stores_no_blob(
     process: Process, connection: asyncpg.Connection
 ) -> None:
-    """A refused batch leaves no blob, attached or not. [log.atomic-batch, log.pairing]"""
+    """A refused batch leaves no blob, attached or not. [tool-output.with-its-message]"""
     cid = await process.harness.conversation()
     await process.harness.append(cid, asks("c"))
     for error, batch in (
@@ -197,57 +173,6 @@ async def test_a_refused_batch_stores_no_blob(
     with pytest.raises(Conflict):
         await process.log.append(TENANT, cid, request)
     assert await left(connection) == (0, 0, 0)
-
-
-async def test_each_anthropic_result_has_its_own_ref(process: Process) -> None:
-    """Each result of one Anthropic message has its own ref, and all come back whole.
-
-    [tool-output.ref]
-    """
-    cid = await process.harness.conversation()
-    uploaded = (await process.upload(cid, LARGE.encode() * 3)).blob.id
-    data = base64.b64encode(PNG).decode()
-    image = {"type": "base64", "media_type": "image/png", "data": data}
-    shapes: list[Any] = [
-        LARGE,
-        [{"type": "text", "text": LARGE}, {"type": "image", "source": image}],
-        [{"type": "image", "source": image}],
-        "small",
-        None,
-        [],
-    ]
-    uses = [
-        {"type": "tool_use", "id": f"t{number}", "name": "shell", "input": {}}
-        for number in range(len(shapes) + 1)
-    ]
-    blocks: list[dict[str, Any]] = [
-        {"type": "tool_result", "tool_use_id": f"t{number}", "content": shape}
-        for number, shape in enumerate(shapes)
-    ]
-    blocks.append({"type": "tool_result", "tool_use_id": "t6", "output_ref": {"id": uploaded}})
-    text = {"type": "text", "text": "and now?"}
-    done = await process.harness.append(
-        cid,
-        {"role": "assistant", "content": uses},
-        {"role": "user", "content": [*blocks, text], "id": "m", "custom": 1},
-        format=ANTHROPIC,
-    )
-    refs = [message.output_ref for message in done.messages[1:-1]]
-    assert [is_blob(ref) for ref in refs] == [True, True, True, False, False, False, True]
-    shown = (await process.transcript(cid, Content.FULL))[1:]
-    whole = [block for item in shown for block in item.raw_message["content"]]
-    assert whole == [*blocks[:-1], {**blocks[-1], "content": LARGE * 3}, text]
-    assert shown[0].raw_message["custom"] == 1
-    sizes = [len(LARGE), 0, len(PNG), 5, 0, 0, 3 * len(LARGE)]
-    for ref, size in zip(refs, sizes, strict=True):
-        assert ref is not None
-        assert len(await process.read(cid, ref.id)) == ref.byte_size == (size or ref.byte_size)
-    again = await process.harness.append(
-        cid,
-        {"role": "user", "content": [*blocks, text], "id": "m", "custom": 1},
-        format=ANTHROPIC,
-    )
-    assert (again.messages, again.head_seq) == (done.messages[1:], done.head_seq)
 
 
 # --- when the store fails ---------------------------------------------------------------------
