@@ -18,6 +18,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from app.common import json_text, logs
@@ -42,8 +43,8 @@ GIVEN_UP_PAUSE_SECONDS = 600.0
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
-Chore = Callable[[], Awaitable[Mapping[str, int]]]
-"""Work at an interval; returns the numbers of what it has deleted, by kind."""
+Chore = Callable[[], Awaitable[object]]
+"""Work at an interval; returns what it has deleted, if anything: a number, or numbers by kind."""
 _Result = TypeVar("_Result")
 _log = logging.getLogger("app.worker")
 
@@ -173,7 +174,7 @@ class Worker:
         """Do a chore now and then at an interval, also after a failure."""
         while not self._stopping.is_set():
             if deleted := await _unless_failed(name, chore()):
-                _log.info("expired_data_deleted", extra={"data": dict(deleted)})
+                _log.info("expired_data_deleted", extra={"data": {name: deleted}})
             await _is_set_within(self._stopping, seconds)
 
 
@@ -199,18 +200,6 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 def worker_of(settings: Settings, services: Services) -> Worker:
     """Return the worker for these settings, over the services of its process."""
-
-    async def index() -> Mapping[str, int]:
-        await index_all(services.database)
-        return {}
-
-    async def collect() -> Mapping[str, int]:
-        return _counted("blobs", await services.blob_collector.collect_all())
-
-    async def delete_conversations() -> Mapping[str, int]:
-        deleted = await services.retention.delete_expired_conversations()
-        return _counted("expired_conversations", deleted)
-
     return Worker(
         services.database,
         services.leases,
@@ -218,17 +207,13 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         concurrency=settings.worker_concurrency,
         poll_seconds=settings.sweep_seconds,
         chores={
-            "index": (index, 10.0),
-            "collect": (collect, 3600.0),
-            "delete_expired": (services.retention.delete_expired, 3600.0),
-            "delete_expired_conversations": (delete_conversations, 60.0),
+            "index": (partial(index_all, services.database), 10.0),
+            "blobs": (services.blob_collector.collect_all, 3600.0),
+            "rows": (services.retention.delete_expired, 3600.0),
+            "conversations": (services.retention.delete_expired_conversations, 60.0),
         },
         measure=services.telemetry.working,
     )
-
-
-def _counted(kind: str, count: int) -> Mapping[str, int]:
-    return {kind: count} if count else {}
 
 
 async def work(settings: Settings) -> None:

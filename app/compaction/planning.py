@@ -97,13 +97,9 @@ class CompactionInput:
             shown = self._shown[view] = shown_entries(self.entries, view)
         return shown
 
-    def tokens_in(self, view: View, summary_tokens: int | None = None) -> int:
-        """Return the maximum tokens of a payload that shows this view of the same log.
-
-        `summary_tokens` are those of its summaries where their texts are not written yet.
-        """
-        if summary_tokens is None:
-            summary_tokens = view_summary_tokens(view, self.resolved.count)
+    def tokens_in(self, view: View) -> int:
+        """Return the maximum tokens of a payload that shows this view of the same log."""
+        summary_tokens = view_summary_tokens(view, self.resolved.count)
         tool_tokens = agent_tools_tokens(
             self.resolved,
             self.state,

@@ -333,7 +333,6 @@ class CompactionRun:
             Closing(span.start, span.end - 1, source.resolved.names_recall),
             first_seq=source.view.window[0].start if source.view.window else 1,
             shown_after=tuple(spans_through((Span(span.end, ENDLESS),), source.state.head_seq)),
-            view=source.view,
         )
         request = SummaryRequest(
             prompt=policy.summary_prompt,

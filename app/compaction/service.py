@@ -41,7 +41,6 @@ from app.conversations.compaction_receipt import (
     NoCompaction,
     Observer,
     Trigger,
-    ViewState,
     result_of,
     unchanged,
 )
@@ -57,10 +56,9 @@ from app.conversations.partial_messages import (
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.thresholds import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
-from app.conversations.view import ShortenedMessage, Span, Summary, View, spans_through
+from app.conversations.view import ShortenedMessage, Span, View, spans_through
 from app.conversations.views import (
     base_view,
-    kept_seqs,
     lacks_summary,
     view_summary_tokens,
     with_item_sent,
@@ -133,31 +131,22 @@ class CompactionService:
     async def _dry_run(self, run: CompactionRun) -> CompactResult:
         """Return what a compaction would do, without calling a model or storing anything.
 
-        Without a model the result is exact. Of what a model will write half of the most that it
-        may take is expected. [compaction.dry-run]
+        Without a model the result is exact. What a model will write is estimated by the summary
+        that is made without one. [compaction.dry-run]
         """
-        source, plan = run.source, run.plan()
+        plan, model = run.plan(), run.model
         if isinstance(plan, NoCompaction):
             return _nothing_done(run, plan.reason)
-        if plan.hidden is None or not plan.summarises or run.model is None:
-            receipt, is_estimated = run.receipt(await run.carry_out(plan), "", 0.0), False
-        else:
-            old = source.view.summaries if plan.chunks else ()
-            start = old[-1].span.end if old else plan.hidden.start
-            view = source.view_after(plan, (*old, Summary(Span(start, plan.hidden.end), "")))
-            receipt, is_estimated = run.receipt(Executed(plan, view), "", 0.0), True
-            tokens = receipt.summary_tokens + run.summary_limit(plan) // 2
-            receipt = replace(
-                receipt,
-                summary_tokens=tokens,
-                after_tokens=source.tokens_in(view, tokens),
-                model=run.model,
-                cost_usd=None,
-            )
+        run = replace(run, request=run.request.model_copy(update={"model": EXTRACTIVE}))
+        receipt = run.receipt(await run.carry_out(plan), "", 0.0)
         if receipt.after_tokens >= receipt.before_tokens:
             return _nothing_done(run, NOT_SHORTER, plan.steps)
-        result = replace(result_of(receipt), compacted=False, reason=DRY_RUN, duration_ms=0)
-        return replace(result, compaction_id=None, estimated=is_estimated)
+        result = replace(
+            result_of(receipt), compacted=False, reason=DRY_RUN, compaction_id=None, duration_ms=0
+        )
+        if model is None or result.model is None:
+            return result
+        return replace(result, estimated=True, model=model, cost_usd=None)
 
     # --- in the background --------------------------------------------------------------------
 
@@ -334,29 +323,18 @@ class CompactionService:
         receipt = replace(receipt, before_tokens=before, after_tokens=after)
         return await self._observed(run, self._store(run, receipt))
 
-    async def clear_tool_results(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        settings: RequestSettings,
-        view_version: int,
-        plan: CompactionPlan,
-        spans: tuple[Span, ...] | None = None,
-    ) -> bool:
-        """Clear tool results by a plan that was made on a version of the view, without a model.
+    async def clear_tool_results(self, source: CompactionInput, plan: CompactionPlan) -> bool:
+        """Clear tool results by a plan that was made on a build's view, without a model.
 
-        A sliding window shows only `spans` of the view. Returns False while a compaction runs;
-        otherwise True: the view was changed, by this call or by another.
+        Returns False while a compaction runs; otherwise True: the view was changed, by this call or
+        by another.
         """
         try:
-            async with self.leases.held(conversation_id) as is_held:
+            async with self.leases.held(source.conversation.conversation_id) as is_held:
                 if not is_held:
                     return False
-                source = await self._read(tenant_id, conversation_id, settings, spans)
-                if source.state.view_version != view_version:
-                    return True
                 run = self.start(source, Trigger.TOOL_OUTPUT)
-                view, state = run.source.view_after(plan), source.state
+                view, state = source.view_after(plan), source.state
                 freed = tokens_of(source.shown) - tokens_of(source.shown_in(view))
                 receipt = replace(  # it hides no messages, but placeholders save tokens
                     self._receipt(run, Executed(plan, view)),
@@ -518,28 +496,13 @@ class CompactionService:
         changed after the compaction was planned.
         """
         conversation_id, state, calls = run.conversation_id, run.source.state, run.calls
-        visible = ViewState(
-            receipt.view,
-            receipt.compaction_id,
-            receipt.summary_tokens,
-            receipt.hidden_tokens,
-            receipt.hidden_messages,
-            kept_seqs(receipt.view),
-        )
         cause, resume_at = "compaction", _resume_at_tokens(run, receipt)
         if run.trigger is Trigger.TOOL_OUTPUT:
             cause, resume_at = RESULTS_CLEARED, state.resume_at_tokens
         async with self.database.transaction() as session:
             await lock_conversation(session, run.source.tenant_id, conversation_id, None)
-            result = await store_compaction(
-                session,
-                conversation_id,
-                receipt,
-                visible,
-                cause,
-                view_version=state.view_version,
-                resume_at_tokens=resume_at,
-            )
+            after = {"view_version": state.view_version, "resume_at_tokens": resume_at}
+            result = await store_compaction(session, conversation_id, receipt, cause, **after)
             if result is None:
                 raise Conflict(_CHANGED)
             if job_id is not None:

@@ -15,15 +15,15 @@
    messages stay as fit the target. Only a deep plan hides all that the strategy does not preserve.
    [strategy.target]
 
-A chain clears old tool results, then summarises, then drops messages, each only while the history
-is over the target. Its steps suit the conversation [strategy.chain-signals]:
+A chain clears old tool results, then summarises or drops messages, each only while the history is
+over the target. Its steps suit the conversation [strategy.chain-signals]:
 
-9. Little tool output: clearing would free next to nothing and is left out, unless it is the only
-   step. Results of excluded tools do not count, because clearing leaves them alone.
+9. Little tool output: clearing would free next to nothing and is left out. Results of excluded
+   tools do not count, because clearing leaves them alone.
 10. Much tool output, one huge result, or many parallel calls: clearing keeps the results of the
     last call group only. Otherwise it keeps those of the last three.
-11. Several compactions failed in a row: truncation comes before the summary, which would probably
-    fail again. One success ends that.
+11. Several compactions failed in a row: truncation comes instead of the summary, which would
+    probably fail again. One success ends that.
 12. Long turns: cuts are made inside a turn, between call groups. Otherwise a turn is cut only when
     it does not fit by itself.
 """
@@ -173,40 +173,24 @@ def _chunks(shown: ShownHistory, plan: CompactionPlan) -> tuple[Span, ...]:
     return tuple(chunks)
 
 
-def _chain(shown: ShownHistory, deep: bool, failures: int) -> Plan:
-    """Plan a chain; a deep one summarises however many compactions failed before."""
-    failures = 0 if deep else failures
-    steps = list(ChainStep)
-    if not shown.policy.tool_output.enabled:
-        steps.remove(ChainStep.CLEAR_TOOL_RESULTS)
-    plan = _chain_plan(shown, steps, deep, failures)
-    if isinstance(plan, NoCompaction) or failures < MAX_FAILURES:
-        return plan
-    # Rule 11 ran the truncation instead of the summary before it.
-    return replace(plan, drops_without_summary=not plan.summarises and plan.hidden is not None)
-
-
-def _chain_plan(
-    start: ShownHistory, names: Sequence[ChainStep], deep: bool, failures: int
-) -> NoCompaction | CompactionPlan:
+def _chain(start: ShownHistory, deep: bool, failures: int) -> Plan:
     """Run the steps repeatedly, each time adjusted to the history, until they change nothing.
 
-    Tokens for a new summary or note are reserved only once a step has hidden messages.
+    Tokens for a new summary or note are reserved only once a step has hidden messages. A deep plan
+    summarises however many compactions failed before.
     """
+    truncates = failures >= MAX_FAILURES and not deep
+    hiding = ChainStep.TRUNCATE if truncates else ChainStep.SUMMARIZE
     shown = replace(start, budget=start.budget.without_new_summary)
     ran, hides_preserved, has_changed = dict[str, None](), False, True
     while has_changed:
         has_changed = False
-        steps, groups_kept, inside_turns = steps_for(shown.entries, names, failures)
-        for step in steps:
+        clears, groups_kept, inside_turns = signals_of(shown.entries)
+        clears = clears and start.policy.tool_output.enabled
+        for step in (ChainStep.CLEAR_TOOL_RESULTS, hiding) if clears else (hiding,):
             if not deep and shown.budget.meets_target(shown.tokens):
                 break
-            if step is ChainStep.CLEAR_TOOL_RESULTS:
-                smaller = _without_old_results(
-                    shown, MIN_GROUPS_KEPT if deep else groups_kept, deep
-                )
-                hides = False
-            else:
+            if step is hiding:
                 # A tail within the target stays; of a deep plan no more than the last turns.
                 tail = replace(shown, budget=start.budget)
                 cut = tail.target_cut(0, inside_turns=inside_turns)
@@ -214,13 +198,18 @@ def _chain_plan(
                     cut = max(cut, tail.turns_cut(tail.policy.compaction.retain_last_turns))
                 left, hides = tail.shown_to_fit(0, cut) or (tail.entries, False)
                 smaller = tail.show(left) if len(left) < len(tail.entries) else None
+            else:
+                kept = MIN_GROUPS_KEPT if deep else groups_kept
+                smaller, hides = _without_old_results(shown, kept, deep), False
             if smaller is not None:
                 shown, has_changed, ran[step.value] = smaller, True, None
                 hides_preserved |= hides
     if not ran:
         return NoCompaction("no step of the chain frees more")
-    summarises = ChainStep.SUMMARIZE in ran
-    return start.plan_to(shown, tuple(ran), summarises=summarises, hides_preserved=hides_preserved)
+    plan = start.plan_to(
+        shown, tuple(ran), summarises=not truncates, hides_preserved=hides_preserved
+    )
+    return replace(plan, drops_without_summary=truncates and plan.hidden is not None)
 
 
 def _without_old_results(shown: ShownHistory, groups_kept: int, deep: bool) -> ShownHistory | None:
@@ -233,25 +222,12 @@ def _without_old_results(shown: ShownHistory, groups_kept: int, deep: bool) -> S
     )
 
 
-def steps_for(
-    history: Sequence[Entry], names: Sequence[ChainStep], failures: int = 0
-) -> tuple[list[ChainStep], int, bool]:
-    """Return the steps to run, whose results clearing keeps, and whether a turn is cut inside.
-
-    Clearing keeps those of so many of the newest call groups. `failures` counts the compactions
-    that failed in a row.
-    """
-    names = list(names)
-    clear, summarize, truncate = ChainStep
+def signals_of(history: Sequence[Entry]) -> tuple[bool, int, bool]:
+    """Return whether results are cleared, of how many groups they stay, and if turns are cut."""
     tokens, messages = max(tokens_of(history), 1), max(len(history), 1)
     results = [entry for entry in history if entry.role is Role.TOOL]
     output = [entry.tokens for entry in results if not entry.excluded]
     tool_share = sum(output) / tokens
-    if tool_share < LITTLE_OUTPUT_SHARE and len(names) > 1 and clear in names:
-        names.remove(clear)
-    if failures >= MAX_FAILURES and summarize in names:
-        names.remove(truncate)
-        names.insert(names.index(summarize), truncate)
     clears_most = (
         tool_share >= MUCH_OUTPUT_SHARE
         or max(output, default=0) / tokens >= HUGE_RESULT_SHARE
@@ -259,7 +235,11 @@ def steps_for(
     )
     turns = max(len(parse_turn_boundaries(history)), 1)
     groups_kept = MIN_GROUPS_KEPT if clears_most else GROUPS_KEPT
-    return names, groups_kept, len(history) / turns >= LONG_TURN_MESSAGES
+    return (
+        tool_share >= LITTLE_OUTPUT_SHARE,
+        groups_kept,
+        len(history) / turns >= LONG_TURN_MESSAGES,
+    )
 
 
 # --- the table ------------------------------------------------------------------------------------

@@ -27,11 +27,10 @@ from app.compaction.summaries.transcript import (
     without_trailing_calls,
 )
 from app.conversations.messages.row import LogRow
-from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, call_groups
-from app.conversations.view import Span, View
-from app.formats.message import Message, Role, Text
+from app.conversations.turns import call_groups
+from app.conversations.view import Span
+from app.formats.message import Message, Role
 from app.models.usage import EXTRACTIVE
-from app.payload.items import placeholder_of
 from app.repositories import Database
 
 PAGE_MESSAGES = 500
@@ -159,7 +158,7 @@ async def summarise_paged(
         verbatim = task.verbatim_indices(rows)
         if len(verbatim) == len(rows):
             continue
-        messages = [_message_of(row, scope.view) for row in rows]
+        messages = [row.message() for row in rows]
         result = await summariser.summarise(
             task, messages, is_end=is_end, verbatim_indices=verbatim, ledger=ledger
         )
@@ -211,15 +210,6 @@ async def _read_ledger(
     shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
     await asyncio.to_thread(replace_all, shown)
     return ledger, tokens if has_messages else -1
-
-
-def _message_of(row: LogRow, view: View | None) -> Message:
-    """Return a message as a summariser reads it: a cleared result as its placeholder."""
-    message = row.message()
-    is_cleared = view is not None and row.role is Role.TOOL and view.clears_result(row.seq)
-    if not is_cleared or row.tokens <= MAX_PLACEHOLDER_TOKENS:
-        return message
-    return replace(message, parts=(Text(placeholder_of(row, names_tool=False)),))
 
 
 def _read_parts(texts: Sequence[str]) -> tuple[StatementLedger, list[str]]:

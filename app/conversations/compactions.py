@@ -29,7 +29,7 @@ from app.conversations.events import EventType
 from app.conversations.messages.draft import Draft
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, spans_through
-from app.conversations.views import base_view, provider_item, view_behind_item, with_view
+from app.conversations.views import base_view, kept_seqs, provider_item, view_behind_item, with_view
 from app.conversations.windows.service import ActiveWindows, view_state_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
@@ -52,7 +52,6 @@ async def store_compaction(
     session: Repositories,
     conversation_id: str,
     receipt: Compaction,
-    visible: ViewState,
     cause: str,
     **after: int,
 ) -> CompactResult | None:
@@ -62,6 +61,14 @@ async def store_compaction(
     transaction that holds the lock of the conversation's head.
     """
     await session.contexts.add_compaction(conversation_id, receipt)
+    visible = ViewState(
+        receipt.view,
+        receipt.compaction_id,
+        receipt.summary_tokens,
+        receipt.hidden_tokens,
+        receipt.hidden_messages,
+        kept_seqs(receipt.view),
+    )
     if not await session.contexts.show(conversation_id, visible, cause=cause, **after):
         return None
     result = result_of(receipt)
@@ -145,7 +152,7 @@ class ProviderCompactions:
         )
         version = state.view_version
         stored = await store_compaction(
-            session, conversation_id, receipt, visible, PROVIDER_COMPACTED, view_version=version
+            session, conversation_id, receipt, PROVIDER_COMPACTED, view_version=version
         )
         assert stored is not None, "the conversation is locked, and the view shows every pin"
         return replace(conversation, state=after)

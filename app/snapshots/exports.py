@@ -27,7 +27,7 @@ from app.blobs.store import BlobStore
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError
-from app.common.pages import UNBOUNDED, Bound
+from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.lookup import free_key, id_taken, own_id_of
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
 from app.conversations.settings_resolver import SettingsResolver
@@ -70,9 +70,7 @@ class ExportService:
     _outputs: StoredResults
     _now: Callable[[], datetime]
 
-    async def export(
-        self, tenant_id: str, conversation_id: str, bound: Bound = UNBOUNDED
-    ) -> AsyncGenerator[bytes]:
+    async def export(self, tenant_id: str, conversation_id: str) -> AsyncGenerator[bytes]:
         """Yield the lines of an export, several at a time.
 
         Raises NotFound before the first line. ServiceUnavailable or Gone after it mean that the
@@ -89,7 +87,7 @@ class ExportService:
         own |= {"created_at": state["conversation_created_at"], "exported_at": self._now()}
         yield _line("export", {"format": FORMAT, "version": VERSION, **own})
         sha256, counts, lines = hashlib.sha256(), {kind: 0 for kind in RecordKind}, 2
-        async with aclosing(self._records(state, bound)) as pages:
+        async with aclosing(self._records(state)) as pages:
             async for kind, records in pages:
                 if kind is not None:
                     counts[kind] += len(records)
@@ -104,7 +102,7 @@ class ExportService:
         yield _line("end", {**numbers, "lines": lines, "sha256": sha256.hexdigest()})
 
     async def _records(
-        self, state: Mapping[str, Any], bound: Bound
+        self, state: Mapping[str, Any]
     ) -> AsyncGenerator[tuple[RecordKind | None, list[dict[str, Any]]]]:
         """Yield records of one kind, a page at a time; None is the kind of a blob's pieces."""
         for kind in (RecordKind.SETTINGS, RecordKind.STATE):
@@ -115,7 +113,7 @@ class ExportService:
             has_more = True
             while has_more:
                 async with self._database.session() as session:
-                    rows = await page(session.session, kind, state, last, bound)
+                    rows = await page(session.session, kind, state, last, Bound(BATCH_BYTES))
                 last, has_more = (rows[-1] if rows else None), rows.has_more and bool(rows)
                 if kind is RecordKind.COMPACTION:
                     facts = ({**row, **json_text.loads(row["receipt"])} for row in rows)
@@ -193,9 +191,13 @@ class ImportService:
         """
         public_id = public_id or self._new_id()
         with TemporaryFile() as file:
-            async for piece in pieces:
-                await asyncio.to_thread(file.write, piece)
-            file.seek(0)
+            try:
+                async for piece in pieces:
+                    await asyncio.to_thread(file.write, piece)
+                file.seek(0)
+            except OSError as error:
+                reason = {"reason": type(error).__name__}
+                raise ServiceUnavailable("There is no room for the export", reason) from error
             checker = ImportChecker(self._resolver.counter)
             checked = map(checker.check, read_lines(file, _RECORD_FACTOR * self._max_body_bytes))
             async with self._database.transaction() as session:

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
@@ -24,7 +25,7 @@ from typing import Any
 from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
-from app.common.pages import BATCH_BYTES, UNBOUNDED, Bound
+from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
 from app.conversations.lookup import find_key, get_conversation, lock_conversation
@@ -74,23 +75,8 @@ CALLS_IN = Statement(
 
 @answer()
 @dataclass(frozen=True, slots=True)
-class RestoredConversation:
-    """The result for one conversation; both ids are public ids."""
-
-    conversation_id: str
-    """The conversation that the messages were restored into."""
-    source_conversation_id: str
-    """The conversation that the messages were saved from."""
-    restored: int
-    """Number of messages restored into the active window."""
-    skipped: int
-    """Number of messages that were active before."""
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
 class RestoredSnapshot:
-    """The result of a restore, in total and for each conversation."""
+    """The result of a restore."""
 
     session_id: str
     """Id of the snapshot."""
@@ -98,8 +84,6 @@ class RestoredSnapshot:
     """Number of messages restored into active windows."""
     skipped: int
     """Number of messages that were active before."""
-    conversations: list[RestoredConversation]
-    """The results by conversation."""
 
 
 @dataclass(slots=True)
@@ -130,13 +114,12 @@ class RestoreService:
     _default_model: str | None
     _max_messages: int
 
-    async def entries(
-        self, part: SnapshotPart, content: Content, bound: Bound = UNBOUNDED
-    ) -> AsyncGenerator[list[bytes]]:
+    async def entries(self, part: SnapshotPart, content: Content) -> AsyncGenerator[list[bytes]]:
         """Yield the messages of a part as JSON, a page at a time.
 
         No session is open between pages. Raises ServiceUnavailable if a message was deleted.
         """
+        bound = Bound(BATCH_BYTES)
         for span in part.spans:
             next_seq = span.start
             while next_seq < span.end:
@@ -179,7 +162,7 @@ class RestoreService:
             if len(snapshot.conversation_ids) > 1:
                 detail = "The snapshot has several conversations, which cannot be restored into one"
                 raise ValidationError.at("/conversation_id", detail)
-        done = []
+        total: Counter[str] = Counter()
         for part in parts:
             key = target_key or part.conversation_id
             conversation = await self._find(tenant_id, key)
@@ -201,13 +184,8 @@ class RestoreService:
             event = json_text.dumps({"session_id": snapshot.session_id, **counts})
             async with self._database.session() as session:
                 await session.events.add(key, EventType.RESTORED, event)
-            done.append(RestoredConversation(filled.public_id, part.public_id, **counts))
-        return RestoredSnapshot(
-            snapshot.session_id,
-            sum(item.restored for item in done),
-            sum(item.skipped for item in done),
-            done,
-        )
+            total.update(counts)
+        return RestoredSnapshot(snapshot.session_id, total["restored"], total["skipped"])
 
     # --- targets ----------------------------------------------------------------------------
 
@@ -238,7 +216,7 @@ class RestoreService:
             await self._append_runs(tenant_id, key, messages, applies_compactions=True)
 
     async def _sources(self, part: SnapshotPart) -> AsyncIterator[SourceMessage]:
-        async with aclosing(self.entries(part, Content.FULL, Bound(BATCH_BYTES))) as pages:
+        async with aclosing(self.entries(part, Content.FULL)) as pages:
             async for page in pages:
                 for entry in page:
                     yield source_of(json_text.loads(entry), len(entry))

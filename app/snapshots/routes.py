@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 from starlette.responses import StreamingResponse
 
 from app.common.errors import Conflict, Gone, NotFound
-from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.messages.stored_results import Content
 from app.conversations.routes import conversation_fields
 from app.conversations.schemas import ConversationCreate, ShownConversation
@@ -181,7 +180,7 @@ async def get_snapshot(
     session_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
     snapshot, pages = await services(request).snapshots.read(
-        tenant_of(request), session_id, content, Bound(BATCH_BYTES)
+        tenant_of(request), session_id, content
     )
     kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
@@ -293,9 +292,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     compactions and the active window. The last line has the type `end`, with the number of lines
     and a SHA-256: without it, the export is cut off.
     """
-    export = services(request).exports.export(
-        tenant_of(request), conversation_id, Bound(BATCH_BYTES)
-    )
+    export = services(request).exports.export(tenant_of(request), conversation_id)
     # Read before the response starts, so that an unknown conversation is a 404.
     first = await anext(export)
     name = quote(public_id_of(request), safe="")

@@ -277,7 +277,7 @@ class SnapshotService:
             )
 
     async def read(
-        self, tenant_id: str, session_id: str, content: Content, bound: Bound = UNBOUNDED
+        self, tenant_id: str, session_id: str, content: Content
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
 
@@ -285,18 +285,17 @@ class SnapshotService:
         from a page to free their memory.
         """
         snapshot, parts = await self._get(tenant_id, session_id)
-        return snapshot, self._pages(snapshot, parts, content, bound)
+        return snapshot, self._pages(snapshot, parts, content)
 
     async def _pages(
         self,
         snapshot: Snapshot,
         parts: Sequence[SnapshotPart],
         content: Content,
-        bound: Bound,
     ) -> AsyncGenerator[list[bytes]]:
         missing = snapshot.message_count
         for part in parts:
-            async for page in self._restores.entries(part, content, bound):
+            async for page in self._restores.entries(part, content):
                 missing -= len(page)
                 yield page
         if missing:

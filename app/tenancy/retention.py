@@ -3,7 +3,7 @@
 1. Messages and everything derived from them are kept until their conversation is deleted.
 2. Rows are deleted in small batches, so that no append waits for a lock. What one run does not
    reach, because the database is unavailable or the process ends, the next run deletes.
-3. Several workers may run at the same time: rows that one has locked are skipped by the others.
+3. Several workers may run at the same time: what one deletes, the others do not find.
 """
 
 from __future__ import annotations
@@ -40,10 +40,6 @@ DELETE_OLD = {
     )
     for table in AGES
 }
-# Two workers that delete the same rows at once would wait for each other.
-TRY_LOCK = Statement("""
-    SELECT pg_try_advisory_xact_lock(hashtextextended('retention:' || :kind, 0)) AS is_locked
-""")
 LIST_EXPIRED = Statement(
     """
     SELECT tenant_id, conversation_id FROM conversations
@@ -89,10 +85,8 @@ class RetentionService:
         count, deleted = 0, _BATCH
         try:
             while deleted == _BATCH:
-                async with self._database.transaction() as repositories:
+                async with self._database.session() as repositories:
                     session = repositories.session
-                    if not await session.value(TRY_LOCK, kind=table):
-                        break
                     deleted = await session.run(DELETE_OLD[table], before=before, limit=_BATCH)
                 count += deleted
         except ServiceUnavailable as error:

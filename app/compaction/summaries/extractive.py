@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from app.compaction.summaries.checklist import read_summary
 from app.compaction.summaries.prompt import SummaryResult
@@ -18,7 +17,7 @@ from app.compaction.summaries.statements.summary_text import (
     closing_of,
     read_into,
 )
-from app.conversations.view import Span, View
+from app.conversations.view import Span
 from app.formats.message import Message
 from app.models.tokens import CountText
 
@@ -38,8 +37,8 @@ class SummaryScope:
     `earlier_start` the seq of their first. `first_seq` is that of the first message that the
     conversation shows: the first request is there, or after it. `shown_after` are newer messages
     that stay shown: their values replace older ones. `unlisted` are statements without room in the
-    earlier summary, `newly_unlisted` those without room in the newest of several to merge. Results
-    that `view` clears are placeholders for a model as well. `kept_tokens` is the room for the
+    earlier summary, `newly_unlisted` those without room in the newest of several to merge.
+    `kept_tokens` is the room for the
     statements that a model must not lose, None for half of the summary.
     """
 
@@ -51,7 +50,6 @@ class SummaryScope:
     shown_after: tuple[Span, ...] = ()
     unlisted: str = ""
     newly_unlisted: str = ""
-    view: View | None = None
     kept_tokens: int | None = None
 
 
@@ -108,15 +106,7 @@ def merge_summaries(texts: Sequence[str], max_tokens: int, scope: SummaryScope) 
 # --- several summaries ------------------------------------------------------------------------
 
 
-class Read(Protocol):
-    """A function that takes up the statements of a summary."""
-
-    def __call__(self, ledger: StatementLedger, text: str, *, replaces: bool) -> None:
-        """Add them; with `replaces` they may replace statements of the ledger."""
-        ...
-
-
-def merged_ledger(texts: Sequence[str], read: Read = read_into) -> StatementLedger:
+def merged_ledger(texts: Sequence[str], read: Callable[..., None] = read_into) -> StatementLedger:
     """Return the statements of several summaries, oldest first; newer ones replace older ones."""
     ledger = StatementLedger()
     for place, text in enumerate(filter(None, texts)):

@@ -333,13 +333,6 @@ async def test_restore_loads_saved_messages(client: httpx.AsyncClient, time: Tim
     assert "planted" not in await shown(client, path)
     done = await restore(client, saved["session_id"])
     assert (done["restored"], done["skipped"]) == (3, 0)
-    (one,) = done["conversations"]
-    assert one == {
-        "conversation_id": id_of(path),
-        "source_conversation_id": id_of(path),
-        "restored": 3,
-        "skipped": 0,
-    }
     payload = await shown(client, path)
     places = [payload.index(word) for word in ("planted question", "c1", '"planted"', "newer")]
     assert places == sorted(places)
@@ -408,7 +401,6 @@ async def test_restore_of_several_conversations_into_one_is_refused(
     refused = await client.post(at, json={"conversation_id": id_of(target)})
     assert_problem(refused, 422, "VALIDATION_ERROR", "/conversation_id")
     done = (await client.post(at)).json()
-    assert [item["conversation_id"] for item in done["conversations"]] == list(map(id_of, paths))
     assert done["skipped"] == 4
 
 
@@ -488,7 +480,6 @@ async def test_import_accepts_a_download(client: httpx.AsyncClient, time: Time) 
     assert_problem(await client.get(at), 404, "NOT_FOUND")
     await imported(client, file)
     done = await restore(client, saved["session_id"])
-    assert done["conversations"][0]["conversation_id"] == id_of(path)
     log = await log_of(client, path)
     assert [item["role"] for item in log] == ["user", "assistant", "tool", "user"]
     assert log[0]["given"]["seq"] == "own"
