@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from pydantic import ValidationError as PydanticError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match
+from starlette.routing import Match
 
 from app.common.errors import (
     ContextError,
@@ -101,16 +100,8 @@ def kinds_of(kind: type[ContextError] = ContextError) -> Iterator[type[ContextEr
         yield from kinds_of(child)
 
 
-_REQUEST_ID = "0199a1b2-3c4d-7e5f-8a9b-2f6b7c8d9e0f"
 _HTTP_CODES = {404: NotFound.code, 405: "METHOD_NOT_ALLOWED", 413: PayloadTooLarge.code}
 _RETRY_SECONDS = 1
-_RETRY_AFTER = ("Retry-After", "Seconds to wait before a retry.")
-_HEADERS = {
-    ServiceUnavailable.status: _RETRY_AFTER,
-    RateLimited.status: _RETRY_AFTER,
-    EncodedBody.status: ("Accept-Encoding", "The accepted content coding: `identity`."),
-    Unauthenticated.status: ("WWW-Authenticate", "The authentication scheme: `Bearer`."),
-}
 _log = logging.getLogger("app.api")
 
 
@@ -124,7 +115,9 @@ def install(app: FastAPI) -> None:
         if error.status_code == HTTPStatus.NOT_FOUND:
             detail = "Unknown path; see /docs"
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = ", ".join(sorted(_methods(app.routes, request)))
+            paths = (route for route in app.routes if route.matches(request.scope)[0] != Match.NONE)
+            allowed = {method for path in paths for method in getattr(path, "methods", None) or ()}
+            headers["Allow"] = ", ".join(sorted(allowed))
             detail = f"The path does not allow {request.method}"
         code = _HTTP_CODES.get(error.status_code, ValidationError.code)
         return problem(error.status_code, code, detail, headers=headers)
@@ -189,33 +182,17 @@ def _cut(text: str) -> str:
 
 def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI `responses` of an operation with these errors."""
-    by_status: dict[int, list[type[ContextError]]] = {}
+    codes: dict[int, dict[str, None]] = {}
     for kind in kinds:
-        by_status.setdefault(kind.status, []).append(kind)
-    return {status: _response(status, matching) for status, matching in by_status.items()}
-
-
-def _response(status: int, kinds: Sequence[type[ContextError]]) -> dict[str, Any]:
-    codes = dict.fromkeys(kind.code for kind in kinds)
-    response: dict[str, Any] = {
-        "description": " or ".join(f"`{code}`" for code in codes),
-        "content": {
-            MEDIA_TYPE: {
-                "schema": {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"},
-                "examples": {
-                    kind.__name__: {
-                        "value": _document(kind.status, kind.code, inspect.getdoc(kind) or "", ())
-                        | {"request_id": _REQUEST_ID}
-                    }
-                    for kind in kinds
-                },
-            }
-        },
+        codes.setdefault(kind.status, {})[kind.code] = None
+    schema = {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"}
+    return {
+        status: {
+            "description": " or ".join(f"`{code}`" for code in named),
+            "content": {MEDIA_TYPE: {"schema": schema}},
+        }
+        for status, named in codes.items()
     }
-    if status in _HEADERS:
-        name, description = _HEADERS[status]
-        response["headers"] = {name: {"description": description, "schema": {"type": "string"}}}
-    return response
 
 
 def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) -> dict[str, Any]:
@@ -229,18 +206,6 @@ def _document(status: int, code: str, detail: str, problems: Sequence[Problem]) 
             {"pointer": _cut(place.pointer), "detail": _cut(place.detail)} for place in problems
         ],
     }
-
-
-def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
-    """Return the methods of the matching path with the fewest parameters, the longest of these."""
-    by_path: dict[str, set[str]] = {}
-    for route in routes:
-        if route.matches(request.scope)[0] is not Match.NONE:
-            by_path.setdefault(getattr(route, "path", ""), set()).update(
-                getattr(route, "methods", None) or ()
-            )
-    nearest = min(by_path, key=lambda path: (path.count("{"), -len(path)), default="")
-    return by_path.get(nearest, set())
 
 
 def validated(schema: TypeAdapter[Any], value: Any) -> Any:

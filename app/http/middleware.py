@@ -1,39 +1,4 @@
-"""uvicorn's httptools protocol, which closes a connection whose client does not go on.
-
-uvicorn closes an idle connection after a response. It neither bounds the head of a request, nor how
-long it waits for a head, for a body, or for a client that does not read.
-
-1. A head has at most `MAX_HEAD_BYTES` and what one read returns; then 431. So has the framing of a
-   body beyond the size of the body; then 400. Trailers are dropped.
-2. A connection is checked every `period_seconds`. A head that was awaited since the last check is a
-   408, and so is a body with fewer than `MIN_BYTES` since then, unless the server does not read.
-3. A client that has read fewer than `MIN_BYTES` of what waits for it is disconnected.
-
-Authentication middleware: API keys, limits of requests and host checks.
-
-1. Authentication comes before routing, so that an unauthenticated client learns no path.
-2. A request counts against its tenant's limit of requests before it is handled.
-3. Without API keys the service is as private as the loopback, which DNS rebinding opens to web
-   pages. A request without a key must name an IP address, a host name that cannot be registered, or
-   one of the allowed hosts of the settings.
-4. A request has one Host header (RFC 9112), and at most one Authorization: a proxy could have
-   checked the other one of two.
-5. A browser sends requests without a body to other origins without a preflight. A cross-origin
-   request without a key is refused.
-6. A read-only key may only read: methods that change nothing a caller stored, and the `POST`s whose
-   body is a question too long for a URL. What may call a model, promote tools or record a build is
-   no reading, and unknown requests are refused.
-
-Request logging middleware: the request id, one log line and the metrics of each request.
-
-1. The id is the client's `X-Request-Id` if that is 1 to 128 visible ASCII characters, else a new
-   one. Every response and every log line has it.
-2. Log and metrics have the route template, the status and the caller, never the path, the query or
-   content.
-3. An unexpected error outside of the routes is a 500 without details.
-4. Event streams are counted while they are open, without a duration.
-5. A response that cannot be completed is interrupted: the server closes the connection.
-"""
+"""What stands around the app: connections, authentication, and the log of requests."""
 
 from __future__ import annotations
 
@@ -63,7 +28,18 @@ MIN_BYTES = 1000
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """The protocol of one connection."""
+    """uvicorn's httptools protocol, which closes a connection whose client does not go on.
+
+    uvicorn neither bounds the head of a request, nor how long it waits for a head, for a body, or
+    for a client that does not read.
+
+    1. A head has at most `MAX_HEAD_BYTES` and what one read returns; then 431. So has the framing
+       of a body beyond the size of the body; then 400. Trailers are dropped.
+    2. A connection is checked every `period_seconds`. A head that was awaited since the last check
+       is a 408, and so is a body with fewer than `MIN_BYTES` since then, unless the server does not
+       read.
+    3. A client that has read fewer than `MIN_BYTES` of what waits for it is disconnected.
+    """
 
     period_seconds = 15.0
 
@@ -165,7 +141,21 @@ _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*))(?::\d*)?")
 
 
 class AuthenticationMiddleware:
-    """ASGI middleware that adds the caller to the scope, or refuses the request."""
+    """ASGI middleware that adds the caller to the scope, or refuses the request.
+
+    1. Authentication comes before routing, so that an unauthenticated client learns no path.
+    2. A request counts against its tenant's limit of requests before it is handled.
+    3. Without API keys the service is as private as the loopback, which DNS rebinding opens to web
+       pages. A request without a key must name an IP address, a host name that cannot be
+       registered, or one of the allowed hosts of the settings.
+    4. A request has one Host header (RFC 9112), and at most one Authorization: a proxy could have
+       checked the other one of two.
+    5. A browser sends requests without a body to other origins without a preflight. A cross-origin
+       request without a key is refused.
+    6. A read-only key may only read: methods that change nothing a caller stored, and the `POST`s
+       whose body is a question too long for a URL. What may call a model, promote tools or record a
+       build is no reading, and unknown requests are refused.
+    """
 
     def __init__(
         self,
@@ -282,7 +272,16 @@ class Requests(Protocol):
 
 
 class RequestLoggingMiddleware:
-    """The outermost ASGI middleware of the app."""
+    """The outermost ASGI middleware: the id, the log line and the metrics of each request.
+
+    1. The id is the client's `X-Request-Id` if that is 1 to 128 visible ASCII characters, else a
+       new one. Every response and every log line has it.
+    2. Log and metrics have the route template, the status and the caller, never the path, the query
+       or content.
+    3. An unexpected error outside of the routes is a 500 without details.
+    4. Event streams are counted while they are open, without a duration.
+    5. A response that cannot be completed is interrupted: the server closes the connection.
+    """
 
     def __init__(self, app: ASGIApp, requests: Requests, *, access_log: bool) -> None:
         self._app = app

@@ -1,15 +1,4 @@
-"""What routes depend on: the services, the caller, and the ids in paths.
-
-Callers know public ids of conversations, services know keys (`app.common.ids`).
-
-1. Before an endpoint runs, its route replaces the public id in the path by the key. An endpoint
-   needs the public id only for its answer, from `public_id_of`.
-2. If the likeliest key is not found, the conversation may have another one, because another tenant
-   has this UUID: then the endpoint runs again with that key. So only a `404` costs a lookup, and it
-   is the same whether another tenant has the id or no tenant has it.
-3. Errors name the public id.
-
-The application, the route class of every endpoint, and the marks that an endpoint may have.
+"""The application, the route class of every endpoint, and what endpoints depend on.
 
 1. A route reads the body before FastAPI, within the limits of `app.http.bodies`.
 2. An unexpected error is a 500 without details.
@@ -18,9 +7,13 @@ The application, the route class of every endpoint, and the marks that an endpoi
    answers every error. From there a request to a direct route goes to the route, which reads its
    conversation id, body and idempotency key and answers all errors itself: FastAPI's middleware,
    search for the route and handling take as long as the rest of an append.
-5. An endpoint gets the key of a conversation in place of the id in its path
-   (`app.http.routing`).
+5. Callers know public ids of conversations, services know keys (`app.common.ids`). Before an
+   endpoint runs, its route replaces the public id in the path by the key. An endpoint needs the
+   public id only for its answer, from `public_id_of`.
 6. The errors that follow from what a route under `/v1` reads are documented without being named.
+7. If the likeliest key is not found, the conversation may have another one, because another tenant
+   has this UUID: then the endpoint runs again with that key. So only a `404` costs a lookup, and it
+   is the same whether another tenant has the id or no tenant has it. Errors name the public id.
 """
 
 from __future__ import annotations
@@ -168,7 +161,7 @@ def model_from(text: str) -> str:
 
 
 async def with_key(request: Request, handle: Callable[[Request], Awaitable[_Answer]]) -> _Answer:
-    """Handle a request with the key of the conversation in its path, if it has one (rule 1)."""
+    """Handle a request with the key of the conversation in its path, if it has one (rule 5)."""
     named = request.path_params.get(_PARAMETER)
     if named is None:
         return await handle(request)
@@ -183,7 +176,7 @@ async def with_key(request: Request, handle: Callable[[Request], Awaitable[_Answ
 async def call_with_key(
     request: Request, named: str, call: Callable[[str], Awaitable[_Answer]]
 ) -> _Answer:
-    """Call a function with the key of the conversation that a caller named (rules 2 and 3).
+    """Call a function with the key of the conversation that a caller named (rules 5 and 7).
 
     Raises NotFound for what is no id, and what the function raises.
     """

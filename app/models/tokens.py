@@ -1,21 +1,4 @@
-"""Token counts of images, documents, audio and video.
-
-1. An image counts its pixels / 750, at least 85 and at most 1600 tokens; the size is read from its
-   header. Without a known size it counts 1000 tokens.
-2. Plain text counts as text, also in base64.
-3. A document counts 2000 tokens a page: providers charge about 1500 to 3000 for the text and the
-   image of a page. A PDF's pages are counted in its first megabytes and extrapolated. Where no page
-   is recognised, 20 KB count as a page.
-4. Audio and video count by their bytes: 32 tokens a second of sound at the usual rates.
-5. Text that only its provider can read, such as encrypted reasoning, counts by its length
-   [tokens.sealed].
-6. A flat value is used only for a URL and for a provider's file id. A name is counted, too. The
-   work is bounded, and so are the tokens of a document.
-
-What providers take in one request beside tokens is from Anthropic's, OpenAI's and Google's pages on
-vision and on request sizes. Others publish no such limits, or none that all their models share.
-
-Token counts of messages, tool definitions and payloads.
+"""Token counts of messages, tool definitions and payloads, and of the media in them.
 
 1. The text that is sent is counted, part by part with a `CountText`. A message costs the sum over
    its parts.
@@ -29,16 +12,27 @@ Token counts of messages, tool definitions and payloads.
    counted as JSON, with its name.
 5. Fields beside the text of an original block (citations, annotations) are sent to its own provider
    only, and are counted there as JSON.
-6. Media are counted by `media`, never by their base64 text.
-7. Content that a format cannot carry is counted after its `adapt`: for every clean message the
+6. Content that a format cannot carry is counted after its `adapt`: for every clean message the
    rendered wire form costs exactly `count_rendered`. In most cases that is the stored count, that
    of the openai_chat item (`counts_as_stored`).
-8. Reasoning is counted apart, since most payloads leave it out. It costs the whole block that is
+7. Reasoning is counted apart, since most payloads leave it out. It costs the whole block that is
    replayed: text, signature, encrypted data. The signature of a call or of a text is reasoning.
 
-Without a tokenizer, `text_bytes_4`, `text_chars_4` and `text_chars_2_5` estimate one text and serve
-as a `CountText`. `bytes_4`, `chars_4` and `chars_2_5` estimate messages: content text by the rule
-in the name, everything else as a build counts it.
+Media are never counted by their base64 text:
+
+8. An image counts its pixels / 750, at least 85 and at most 1600 tokens; the size is read from its
+   header. Without a known size it counts 1000 tokens. Plain text counts as text, also in base64.
+9. A document counts 2000 tokens a page: providers charge about 1500 to 3000 for the text and the
+   image of a page. A PDF's pages are counted in its first megabytes and extrapolated. Where no page
+   is recognised, 20 KB count as a page.
+10. Audio and video count by their bytes: 32 tokens a second of sound at the usual rates.
+11. Text that only its provider can read, such as encrypted reasoning, counts by its length
+    [tokens.sealed].
+12. A flat value is used only for a URL and for a provider's file id. A name is counted, too. The
+    work is bounded, and so are the tokens of a document.
+
+What providers take in one request beside tokens is from Anthropic's, OpenAI's and Google's pages on
+vision and on request sizes. Others publish no such limits, or none that all their models share.
 """
 
 from __future__ import annotations
@@ -134,8 +128,6 @@ _BY_FAMILY: Final[Mapping[str, MediaLimits]] = {
     GEMINI: MediaLimits(20 * _MB, 3000),
 }
 _ANTHROPIC_LARGE_WINDOW: Final = 600
-_HOSTS: Final = (("bedrock", 20 * _MB), ("vertex", 30 * _MB))
-"""Hosts of Anthropic's models that take smaller requests."""
 
 
 def image_tokens(image: Image, count: CountText) -> int:
@@ -301,11 +293,8 @@ def media_limits(model: str, format: FormatName, window: int | None) -> MediaLim
     limits = _BY_FAMILY.get(next(iter(PROVIDERS[format].accepted_families(model)), ""))
     if limits is None or limits.many is None:
         return limits
-    max_bytes = next((size for host, size in _HOSTS if host in model.lower()), limits.bytes)
     is_large = window is not None and window >= _LARGE_WINDOW
-    return replace(
-        limits, bytes=max_bytes, media=_ANTHROPIC_LARGE_WINDOW if is_large else limits.media
-    )
+    return replace(limits, media=_ANTHROPIC_LARGE_WINDOW) if is_large else limits
 
 
 MESSAGE_OVERHEAD: Final = 4

@@ -66,20 +66,17 @@ def test_every_operation_is_documented(method: str, path: str, operation: dict[s
         if status >= "400" and (status, path) not in BY_THE_SERVER:
             content = found(answer)["content"]
             assert list(content) == ["application/problem+json"]
-            for example in content["application/problem+json"]["examples"].values():
-                assert example["value"]["status"] == int(status)
 
 
 @pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
 def test_every_tenant_operation_requires_a_key(operation: dict[str, Any]) -> None:
-    """What is under /v1 needs a key, and can answer 401 and 429 with what to do about it."""
+    """What is under /v1 needs a key, and can answer 401 and 429."""
     assert "security" not in operation, "that of the whole document counts"
     refused, limited = (found(operation["responses"][status]) for status in ("401", "429"))
-    assert list(refused["headers"]) == ["WWW-Authenticate"]
-    assert list(limited["headers"]) == ["Retry-After"]
-    for answer, code in ((refused, "UNAUTHENTICATED"), (limited, "RATE_LIMITED")):
-        (example,) = answer["content"]["application/problem+json"]["examples"].values()
-        assert example["value"]["code"] == code
+    assert (refused["description"], limited["description"]) == (
+        "`UNAUTHENTICATED`",
+        "`RATE_LIMITED`",
+    )
 
 
 @pytest.mark.parametrize("operation", [operation for _, _, operation in OF_TENANTS])
@@ -87,8 +84,6 @@ def test_every_operation_documents_its_refusals(operation: dict[str, Any]) -> No
     """Unknown parameters are a declared 422, and coded bodies 415 where there is a body."""
     assert "422" in operation["responses"]
     assert ("415" in operation["responses"]) is ("requestBody" in operation)
-    if "415" in operation["responses"]:
-        assert list(found(operation["responses"]["415"])["headers"]) == ["Accept-Encoding"]
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENT["components"]["schemas"]))
