@@ -323,29 +323,18 @@ class CompactionService:
         receipt = replace(receipt, before_tokens=before, after_tokens=after)
         return await self._observed(run, self._store(run, receipt))
 
-    async def clear_tool_results(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        settings: RequestSettings,
-        view_version: int,
-        plan: CompactionPlan,
-        spans: tuple[Span, ...] | None = None,
-    ) -> bool:
-        """Clear tool results by a plan that was made on a version of the view, without a model.
+    async def clear_tool_results(self, source: CompactionInput, plan: CompactionPlan) -> bool:
+        """Clear tool results by a plan that was made on a build's view, without a model.
 
-        A sliding window shows only `spans` of the view. Returns False while a compaction runs;
-        otherwise True: the view was changed, by this call or by another.
+        Returns False while a compaction runs; otherwise True: the view was changed, by this call or
+        by another.
         """
         try:
-            async with self.leases.held(conversation_id) as is_held:
+            async with self.leases.held(source.conversation.conversation_id) as is_held:
                 if not is_held:
                     return False
-                source = await self._read(tenant_id, conversation_id, settings, spans)
-                if source.state.view_version != view_version:
-                    return True
                 run = self.start(source, Trigger.TOOL_OUTPUT)
-                view, state = run.source.view_after(plan), source.state
+                view, state = source.view_after(plan), source.state
                 freed = tokens_of(source.shown) - tokens_of(source.shown_in(view))
                 receipt = replace(  # it hides no messages, but placeholders save tokens
                     self._receipt(run, Executed(plan, view)),

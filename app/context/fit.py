@@ -37,7 +37,7 @@ from app.conversations.partial_messages import (
 from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry
 from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
-from app.conversations.views import with_shortened, without_item
+from app.conversations.views import base_view, with_shortened, without_item
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
@@ -165,15 +165,15 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
     plan = plan_clearing(_shown(state), output_tokens - budget, min_cleared)
     if plan is None:
         return False
-    slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-    return await deps.compaction.clear_tool_results(
-        attempt.tenant_id,
-        attempt.conversation_id,
-        attempt.settings,
-        state.stored.view_version,
-        plan,
-        state.view.spans if slides else None,
-    )
+    view, stored = replace(state.view, media_cut=None), state.stored
+    if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:  # the spans are of one payload
+        async with deps.database.session() as session:
+            active = await session.contexts.find_compaction(
+                attempt.conversation_id, stored.compaction_id
+            )
+        base = base_view(stored, active.view if active else None, resolved.policy)
+        view = replace(view, spans=base.spans)
+    return await deps.compaction.clear_tool_results(replace(input_of(state), view=view), plan)
 
 
 async def _find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> BuildState:

@@ -7,7 +7,7 @@ types, and a part is replayed to its own provider unchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from app.common.errors import Problem, ValidationError
@@ -52,21 +52,15 @@ def with_request_pointers(error: ValidationError) -> ValidationError:
 
 def require_own(raw: Mapping[str, Any], format: FormatName, pointer: str) -> None:
     """Raise ValidationError at a part of another format, which no payload could have."""
-    for part_pointer, part in _parts(raw, pointer):
-        is_mcp = isinstance(part.get("data"), str)  # other formats have other fields for media
-        kind = None if is_mcp else part.get("type")
-        owners = [item.name for item in PROVIDERS.values() if kind in item.part_types]
-        if owners and format not in owners:
-            named = " or ".join(owners)
-            detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
-            raise ValidationError.at(f"{part_pointer}/type", detail)
-
-
-def _parts(raw: Mapping[str, Any], pointer: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield an object and the parts inside it, each with its JSON pointer."""
-    yield pointer, raw
+    is_mcp = isinstance(raw.get("data"), str)  # other formats have other fields for media
+    kind = None if is_mcp else raw.get("type")
+    owners = [item.name for item in PROVIDERS.values() if kind in item.part_types]
+    if owners and format not in owners:
+        named = " or ".join(owners)
+        detail = f"{kind} is a part of {named}, not of {format}: is `format` right?"
+        raise ValidationError.at(f"{pointer}/type", detail)
     for key in ("content", "parts", "output"):
         items = raw.get(key)
         for index, part in enumerate(items if isinstance(items, list) else ()):
             if isinstance(part, Mapping):
-                yield from _parts(part, f"{pointer}/{key}/{index}")
+                require_own(part, format, f"{pointer}/{key}/{index}")

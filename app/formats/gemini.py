@@ -125,7 +125,7 @@ class Gemini(BlockProvider):
             response = answer.object(self.result_key).raw
         fields = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
         block = json_fields.json_at({**result.raw, _RESPONSE: fields}, result.at)
-        key = _text_key(response)
+        key = self.text_key(response)
         text = response[key] if key else json_fields.compact(sendable_json(response))
         parts: list[Part] = [Text(text if response else "", block, self.name)]
         if answer.get("parts") is not None:
@@ -361,7 +361,9 @@ class Gemini(BlockProvider):
 
     def text_key(self, content: Any) -> str | None:
         """Return the field of a response's only text."""
-        return _text_key(content)
+        (key, *others) = content or ("",)
+        is_text = not others and key in _TEXT_KEYS and isinstance(content[key], str)
+        return key if is_text else None
 
     def result_content(self, text: str) -> Any:
         """Return a response with a text."""
@@ -419,13 +421,6 @@ def _held(parts: Iterable[Raw], *names: str) -> list[Wire]:
 
 def _unsigned(part: Raw) -> Wire:
     return {key: item for key, item in part.items() if key != _SIGNATURE}
-
-
-def _text_key(response: Raw) -> str | None:
-    """Return the field that holds the only text of a response, None where there is none."""
-    (key, *others) = response or ("",)
-    is_text = not others and key in _TEXT_KEYS and isinstance(response.get(key), str)
-    return key if is_text else None
 
 
 def _original_part(message: Message) -> Raw | None:

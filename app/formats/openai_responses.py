@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.common import json_text
-from app.common.texts import sendable, sendable_json
+from app.common.texts import sendable_json
 from app.formats import json_fields, media
 from app.formats.base import AgentCall, Compaction, Original, System, SystemPrompt, without
 from app.formats.json_fields import Fields, Raw, Wire, without_nulls
@@ -475,13 +475,13 @@ class OpenAIResponses(OpenAIProvider):
     def deferred_to_wire(self, tools: Tools, deferred: Collection[str], search: str) -> list[Wire]:
         """Render OpenAI's tool search instead of the function, and no deferred tools."""
         remaining = [tool for tool in tools if tool.name not in deferred]
-        wire = self.tools_to_wire(remaining)
-        for index, tool in enumerate(remaining):
-            if tool.name == search:
-                described = {"description": sendable(tool.description)}
-                schema = {"parameters": sendable_json(tool.parameters)}
-                wire[index] = {"type": "tool_search", "execution": "client", **described, **schema}
-        return wire
+        own = {"type": "tool_search", "execution": "client"}
+        return [
+            own | {key: wire.get(key, "") for key in ("description", "parameters")}
+            if tool.name == search
+            else wire
+            for tool, wire in zip(remaining, self.tools_to_wire(remaining), strict=True)
+        ]
 
     def search_output(self, call_id: str | None, tools: Tools, status: str) -> Wire:
         """Return an output with definitions."""

@@ -4,7 +4,6 @@ Hosted tools are definitions that only their provider understands, such as its w
 
 1. The `type` of a definition tells its format. Gemini has no types: there a key of the definition
    tells it. Anthropic's types end with a date, so that later versions are recognised as well.
-   OpenRouter's begin with its name; it takes them in both of OpenAI's formats.
 2. A definition is kept as the caller gave it. Only payloads of its own format have it, without
    `category` and `cache_control`: the service places the cache breakpoints.
 3. A tool that a model calls by a name has this name, as function tools do. Any other has its format
@@ -30,7 +29,7 @@ from app.common.json_text import MESSAGE_LIMITS
 from app.common.texts import sendable, sendable_json
 from app.formats import json_fields
 from app.formats.json_fields import Raw, Wire
-from app.formats.message import OPENAI_FORMATS, FormatName, Part, ToolCall
+from app.formats.message import FormatName, Part, ToolCall
 
 Ids = Mapping[str, str]
 """The ids to send by the ids of calls."""
@@ -48,7 +47,7 @@ HOSTED_TYPE_PATTERN: Final = (
     "^([a-z][a-z0-9_]*_20[0-9]{6}|mcp_toolset|tool_search_tool_(bm25|regex)"
     "|web_search(_preview)?(_20[0-9]{2}_[0-9]{2}_[0-9]{2})?|file_search|code_interpreter"
     "|image_generation|mcp|computer|computer_use|computer_use_preview|local_shell|shell"
-    "|apply_patch|programmatic_tool_calling|tool_search|namespace|openrouter:[a-z0-9_.-]+)$"
+    "|apply_patch|programmatic_tool_calling|tool_search|namespace)$"
 )
 """The types of hosted tools."""
 GEMINI_KEYS: Final = (
@@ -67,7 +66,6 @@ _RUN_BY_CLIENT: Final = re.compile(
     r"|computer|computer_use(_preview)?|local_shell|shell|apply_patch"
 )
 _OWN_NAMES: Final = ("server_label", "mcp_server_name", "name")
-_GATEWAY: Final = "openrouter:"
 _GEMINI_TYPES = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
 _SCHEMA_KEYS = (
     *("parameters", "input_schema", "inputSchema"),
@@ -95,9 +93,8 @@ class ToolDefinition:
     format: FormatName | None = None
 
     def is_taken_by(self, format: FormatName) -> bool:
-        """Whether a format has the tool: those of Chat are a gateway's, which has both OpenAI's."""
-        is_gateway = self.format is FormatName.OPENAI_CHAT and format in OPENAI_FORMATS
-        return is_gateway or self.format in (None, format)
+        """Whether a format has the tool."""
+        return self.format in (None, format)
 
     def record(self) -> Wire:
         """Return it as JSON: a hosted tool as it was given, a function by its fields."""
@@ -209,8 +206,6 @@ def _hosted_format(raw: Raw) -> FormatName | None:
         return None if is_function or _SNAKE_KEYS.keys().isdisjoint(raw) else FormatName.GEMINI
     if not isinstance(kind, str) or not _HOSTED_TYPE.fullmatch(kind):
         return None
-    if kind.startswith(_GATEWAY):
-        return FormatName.OPENAI_CHAT
     is_anthropic = _ANTHROPIC_TYPE.fullmatch(kind) is not None
     return FormatName.ANTHROPIC if is_anthropic else FormatName.OPENAI_RESPONSES
 

@@ -11,16 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.main import create_app
-from app.settings import Settings
-from tests.conftest import Server, serving
-from tests.torture.faults import KINDS, Outages, Progress, plan
+from tests.torture.faults import Outages, Progress
 from tests.torture.life import Life, Surroundings
 from tests.torture.operations import ACTS, live
 from tests.torture.run import run
@@ -50,38 +46,10 @@ def test_lives_stand_kills_and_cuts(tmp_path: Path) -> None:
     assert report.tally["checks"] > 5 * report.tally["requests"]
 
 
-def test_a_seed_has_the_same_faults() -> None:
-    """The faults of a seed are always the same, those of another one others, and all happen."""
-    first, again, other = (list(islice(plan(seed, (1, 9)), 200)) for seed in (7, 7, 8))
-    assert first == again != other
-    assert {fault.name for fault in first} == set(KINDS)
-
-
 def life_at(url: str, number: int = 0, tamper: Tamper | None = None, seed: int = 7) -> Life:
     """Return a life over one service, which nothing disturbs."""
     around = Surroundings([url], Outages(), Progress(), lambda: None, tamper=tamper)
     return Life(seed, number, around)
-
-
-@pytest.fixture
-def quiet(settings: Settings) -> Settings:
-    """Settings of a service that compacts in builds alone, so that nothing takes turns."""
-    return settings.model_copy(update={"worker": False})
-
-
-def test_a_seed_lives_the_same_again(quiet: Settings, server: Server) -> None:
-    """A life that nothing disturbs does the same in each run."""
-    lives = []
-    for _ in range(2):
-        with server.clone() as url:
-            settings = quiet.model_copy(update={"database_url": url, "direct_database_url": url})
-            with serving(create_app(settings)) as at:
-                life = life_at(at)
-                assert live(life, 40) is None
-                done = {name: many for name, many in life.tally.items() if name.startswith("op ")}
-                lives.append((done, [len(one.entries) for one in life.conversations]))
-    assert lives[0] == lives[1]
-    assert sum(lives[0][0].values()) == 40
 
 
 # --- what is planted --------------------------------------------------------------------------

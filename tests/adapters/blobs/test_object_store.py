@@ -97,6 +97,7 @@ async def test_an_unfinished_object_is_not_stored(
     """A writer that is left early, with or without an error, leaves nothing, in parts or whole.
 
     So a crash between the object and its rows never makes an object look complete.
+    [tool-output.object-layout]
     """
     chunks = chunks_of(os.urandom(size))
     async with store.writer(TENANT, CID, new_id()) as writer:
@@ -108,24 +109,6 @@ async def test_an_unfinished_object_is_not_stored(
     async with store.writer(TENANT, CID, new_id()):
         pass
     assert await keys(store) == []
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-async def test_a_cancelled_upload_leaves_no_parts(tmp_path: Path) -> None:
-    """A cancelled upload leaves no parts. [tool-output.object-layout]"""
-    store, begun = ObjectStore(f"file://{tmp_path}"), asyncio.Event()
-
-    async def upload() -> None:
-        async with store.writer(TENANT, CID, new_id()) as writer:
-            await writer.write(chunks_of(os.urandom(2 * object_store.PART_BYTES)))
-            begun.set()
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(upload())
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -174,21 +157,6 @@ async def test_calls_fail_while_the_store_is_unreachable(tmp_path: Path) -> None
     for error in [*found, caught.value]:
         assert error.facts["reason"] == "OSError"
         assert error.__cause__ is not None
-
-
-async def test_an_upload_fails_with_its_store(tmp_path: Path) -> None:
-    """A store that fails during an upload fails it, and the writer ends."""
-    folder = tmp_path / "folder"
-    store = ObjectStore(f"file://{folder}")
-    key, stored = await put(store, b"text", new_id())
-    with pytest.raises(ServiceUnavailable):
-        async with store.writer(TENANT, CID, new_id()) as writer:
-            await writer.write(chunks_of(b"more text"))
-            folder.rename(tmp_path / "elsewhere")
-            folder.write_text("a file, not a folder")
-            await writer.finish()
-    with pytest.raises(ServiceUnavailable):
-        await store.read(key, stored)
 
 
 async def test_damaged_objects_are_not_read(tmp_path: Path) -> None:

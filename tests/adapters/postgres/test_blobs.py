@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,8 +20,6 @@ from app.common.errors import NotFound
 from app.conversations.conversation import StoredSettings
 from app.database.connections import Statement
 from app.repositories import Database, Repositories
-from tests.conftest import lock_waiters
-from tests.patience import PATIENCE_SECONDS
 
 TENANT = "default"
 NOW = datetime.now(UTC)
@@ -112,52 +109,11 @@ async def collect(
     return list(refs)
 
 
-async def waited_for(database_url: str, how_many: int = 1) -> None:
-    """Return once this number of statements in the database wait for a lock."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while await lock_waiters(database_url) < how_many:
-            pass
-
-
 async def counts(connection: asyncpg.Connection) -> tuple[int, int, int]:
     """Return the numbers of blobs, chunks and uploads."""
     tables = ("blobs", "blob_chunks", "blob_uploads")
     numbers = [await connection.fetchval(f"SELECT count(*) FROM {name}") for name in tables]
     return numbers[0], numbers[1], numbers[2]
-
-
-async def test_nothing_is_stored_for_a_deleted_conversation(
-    database: Database, cid: str, connection: asyncpg.Connection, database_url: str
-) -> None:
-    """Statements that wait for a deletion find no conversation, and store nothing."""
-    content_id = new_id()
-    blob = replace((await blob_of(b"an upload"))[0], content_id=content_id)
-    _, chunks = await blob_of(b"more")
-
-    async def begin(new_content_id: str) -> bool:
-        async with database.session() as session:
-            return await session.blobs.begin_upload(TENANT, cid, new_content_id)
-
-    assert await begin(content_id)
-
-    async def add_chunks() -> None:
-        async with database.session() as session:
-            await session.blobs.add_chunks(cid, content_id, chunks)
-
-    async def end() -> None:
-        async with database.session() as session:
-            await session.blobs.end_upload(cid, blob)
-
-    async with database.transaction() as session:
-        await session.log.lock(TENANT, cid, None)
-        await session.conversations.remove(cid)
-        works = (begin(new_id()), end(), add_chunks())
-        tasks = [asyncio.create_task(work) for work in works]
-        await waited_for(database_url, 3)
-    begun, ended, added = await asyncio.gather(*tasks, return_exceptions=True)
-    assert (begun, type(ended), added) == (False, NotFound, None)
-    assert await counts(connection) == (0, 0, 0)
-    assert not await begin(new_id())
 
 
 async def test_a_dropped_upload_cannot_continue(

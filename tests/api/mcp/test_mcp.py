@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -36,14 +35,14 @@ from app.cli.api_keys import create
 from app.composition import utc_now
 from app.http.bodies import HEAVY_SHARE
 from app.main import create_app
-from app.mcp_server.endpoint import MAX_BYTES, PATHS, McpEndpoint
+from app.mcp_server.endpoint import MAX_BYTES, McpEndpoint
 from app.prompt.agent_tools import AGENT_TOOLS
 from app.repositories import Database
 from app.settings import Settings
 from app.tenancy.api_keys import DEFAULT_TENANT, Caller, KeyService
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
-from tests.conftest import serving, started
-from tests.documents import block, pasted
+from tests.conftest import serving
+from tests.documents import block
 from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 from tests.patience import PATIENCE_SECONDS
@@ -293,51 +292,6 @@ async def http_once(
         return await http.post("/mcp", json=body, headers=headers or ASKED)
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_older_revisions_are_supported(client: httpx.AsyncClient, path: str) -> None:
-    """Both paths answer at once, and no request needs the one before it."""
-    for version in HANDSHAKE_PROTOCOL_VERSIONS:
-        me = {"name": "test", "version": "1"}
-        hello = asked("initialize", protocolVersion=version, capabilities={}, clientInfo=me)
-        answer = await client.post(path, json=hello, headers=ASKED)
-        assert answer.status_code == 200
-        assert answer.headers["content-type"] == "application/json"
-        assert "mcp-session-id" not in answer.headers
-        assert answer.json()["result"]["protocolVersion"] == version
-        headers = {**ASKED, "MCP-Protocol-Version": version}
-        answer = await client.post(path, json=asked("tools/list"), headers=headers)
-        assert len(answer.json()["result"]["tools"]) == len(AGENT_TOOLS)
-        notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        assert (await client.post(path, json=notice, headers=headers)).status_code == 202
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_the_newest_revision_is_supported(client: httpx.AsyncClient, path: str) -> None:
-    """Requests of the newest revision carry all they need themselves."""
-    for method, key in (("server/discover", "supportedVersions"), ("tools/list", "tools")):
-        newest = {"MCP-Protocol-Version": LATEST_MODERN_VERSION, "Mcp-Method": method}
-        body = asked(method, LATEST_MODERN_VERSION)
-        answer = await client.post(path, json=body, headers=ASKED | newest)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["result"][key]
-
-
-async def test_an_oversized_body_is_413(settings: Settings) -> None:
-    """The service's limit of bodies holds, declared or sent in pieces. [api.limits]"""
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for _ in range(20):
-            yield b" " * 100
-
-    async with started(create_app(settings.model_copy(update={"max_body_bytes": 1000}))) as client:
-        declared = {**ASKED, "content-length": str(2**40)}
-        answer = await client.post("/mcp", content=b"{}", headers=declared)
-        assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
-        answer = await client.post("/mcp", content=pieces(), headers=ASKED)
-        assert_problem(answer, 413, "PAYLOAD_TOO_LARGE")
-        assert (await client.post("/mcp", json=asked("ping"), headers=ASKED)).status_code == 200
-
-
 async def test_a_call_has_a_limit_of_its_own(client: httpx.AsyncClient) -> None:
     """A call of 1 MB is read; one that the SDK would parse for long is refused. [api.limits]"""
     for size, status in ((1_000_000, 200), (MAX_BYTES, 413)):
@@ -450,15 +404,6 @@ async def test_a_call_has_a_deadline(settings: Settings) -> None:
 
 
 # --- as the documentation shows it ------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
-def test_the_curl_session_of_the_docs_works(served: str) -> None:
-    """The shell session runs as printed."""
-    script = block(DOCUMENT, "sh", "mcp tools/call").replace(LOCAL, served)
-    listed, recalled = pasted(script).splitlines()
-    assert listed == "recall"
-    assert recalled.endswith(": The staging port is 5433.")
 
 
 async def test_the_sdk_client_of_the_docs_works(

@@ -293,16 +293,6 @@ async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClie
     assert built["payload"]["messages"][-1]["reasoning_content"] == "New."
 
 
-async def test_google_gets_the_stand_in_for_a_signature_let_go(client: httpx.AsyncClient) -> None:
-    """Gemini refuses a call without a signature: the documented stand-in takes its place."""
-    path = await log_of(client, whole(GEMINI_GOOGLE))
-    await build(client, path, "gemini-3-pro-preview")
-    after = (await build(client, path, "gemini-3-flash-preview"))["payload"]["messages"]
-    (sent,) = after[1]["tool_calls"]
-    assert sent["extra_content"] == google("skip_thought_signature_validator")["extra_content"]
-    assert GEMINI_SIGNED not in json.dumps(after)
-
-
 ITEM_SAID = {
     **{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"},
     **{"content": [{"type": "output_text", "text": "Well.", "annotations": []}]},

@@ -246,17 +246,6 @@ def test_summaries_of_the_hidden_range_appear_once_in_order(case: Case) -> None:
         assert found[at : at + len(expected)] == expected
 
 
-@given(cases())
-@QUICK
-def test_untrimmed_results_are_sent_whole(case: Case) -> None:
-    """A pinned result before the last trimmed one is no placeholder [pins.whole-group]."""
-    items = folded(case).items()
-    said = "\n".join(texts_in(case.format, items)) + json.dumps(parsed(items))
-    for made in case.shown:
-        if made.seq in case.view.uncleared_results:
-            assert placeholder_of(made) not in said
-
-
 @given(cases(st.just(ANTHROPIC)))
 @QUICK
 def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:

@@ -190,38 +190,6 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
         assert early.prefix_hash == late.prefix_hash
 
 
-@given(cases(), RESOLVED, TAILS, TAILS, st.data())
-@settings(max_examples=30, deadline=None)
-def test_deltas_give_the_whole_payload(
-    case: Case,
-    resolved: ResolvedSettings,
-    tail: DynamicTexts,
-    later_tail: DynamicTexts,
-    data: st.DataObject,
-) -> None:
-    """A client that keeps what a delta says and adds the rest has the full payload."""
-    hidden = case.view.hidden
-    enough = [
-        number
-        for number, row in enumerate(case.shown, 1)
-        if (hidden is None or row.seq >= hidden.start - 1) and row.seq >= case.view.late_through
-    ]
-    if not enough:
-        return
-    earlier = data.draw(st.sampled_from(enough))
-    whole, key, tools = folded(case), ITEMS[case.format], payload_tools_of(case, resolved)
-    seq = case.shown[earlier - 1].seq
-    held = rendered(case, resolved, folded(case, case.shown[:earlier]).items(tail), tools)[1][key]
-    _, full = rendered(case, resolved, whole.items(later_tail), tools)
-    delta, body = rendered(case, resolved, whole.items(later_tail), tools, whole.point_at(seq))
-    assert delta.is_delta
-    last = json.loads(orjson.dumps(delta.tail))
-    assert held[: delta.base_items] + body[key] + last == full[key]
-    for name in ("system", "tools"):
-        assert name not in body and name not in body.get("config", {})
-    assert delta.base_items <= delta.stable_items
-
-
 @given(cases(), RESOLVED, TAILS)
 @QUICK
 def test_the_budget_counts_the_returned_payload(

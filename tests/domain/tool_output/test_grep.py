@@ -128,14 +128,6 @@ def test_a_search_ends_after_one_match_beyond_the_limit() -> None:
     assert not grep(b"a\nb\n", "a", limit=1).truncated
 
 
-def test_case_is_ignored_in_every_script() -> None:
-    """Rule 5; both the pattern and the bytes are UTF-8."""
-    blob = "CAFÉ\ncafé\nЖДИ\n".encode()
-    assert [match.line for match in grep(blob, "café", ignore_case=True).matches] == [1, 2]
-    assert [match.line for match in grep(blob, "жди", ignore_case=True).matches] == [3]
-    assert [match.line for match in grep(blob, "café").matches] == [2]
-
-
 # --- long lines -----------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import TEXT, Blob, blob_id
+from app.blobs.blobs import TEXT, blob_id
 from app.blobs.offloading import (
     OffloadedResult,
     OffloadRules,
@@ -24,7 +24,6 @@ from app.blobs.offloading import (
     offload_result,
     restore_result,
 )
-from app.blobs.preview import PreviewBuilder, PreviewKind
 from app.blobs.stored_output import inline_output, stored_output_from
 from app.common import json_text
 from app.formats import PROVIDERS
@@ -33,7 +32,6 @@ from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
-WITH_PARTS = (CHAT, RESPONSES, ANTHROPIC)
 """Formats whose results hold a list of parts; Gemini's hold an object."""
 TIGHT = ToolOutputPolicy(offload_threshold_bytes=10, max_message_bytes=20, max_line_length=6)
 REFERENCE = TIGHT.model_copy(update={"view": ToolView.REFERENCE})
@@ -196,23 +194,6 @@ def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
     assert not offloaded(piece, OFF).blobs
 
 
-@pytest.mark.parametrize("format", WITH_PARTS)
-def test_an_image_has_its_own_blob(format: FormatName) -> None:
-    """An image beside texts has a blob with its type, and a line with the ref in the text."""
-    before, after = text("before", format), text("after", format)
-    parts = [before, image(format=format), after, image(format=format)]
-    found = offloaded(result(parts, format), TIGHT, format)
-    main, png = found.blobs
-    assert (main[0].media_type, png[0].media_type) == (TEXT, "image/png")
-    assert png[0].id == blob_id(sha256(PNG).hexdigest())
-    line = f"[image/png; {len(PNG):,} bytes; ref={png[0].id}]"
-    held = contents(found)
-    assert held[main[0].id].decode() == f"before\n{line}\nafter\n{line}"
-    assert held[png[0].id] == PNG
-    assert original(found, format) == result(parts, format)
-    assert [part for part in message_of(found.raw_message, format).parts if hasattr(part, "data")]
-
-
 @pytest.mark.parametrize("bad", ["!" * 5000, "A" * 4001, "é" * 5000, "AAAA====AAAA" * 500])
 def test_invalid_base64_is_only_described(bad: str) -> None:
     """Invalid base64 has no blob: it stays in the message, with a label in the text."""
@@ -323,38 +304,3 @@ def test_a_result_is_the_same_under_every_policy(
     assert not is_same_result(body, found.output, other, format)
     again = offloaded(piece, later, format)
     assert again.output.ref in (found.output.ref, None)
-
-
-def attached_of(
-    data: bytes, policy: ToolOutputPolicy = TIGHT, tool: str | None = None
-) -> PreviewedBlob:
-    """Return an uploaded blob with its preview."""
-    blob = Blob("blob_up", "content", len(data), data.count(b"\n"), "hash", TEXT, tool)
-    builder = PreviewBuilder(policy)
-    builder.feed(data)
-    return PreviewedBlob(blob, builder.finish(blob.ref, tool))
-
-
-@pytest.mark.parametrize("format", FormatName)
-@pytest.mark.parametrize("nothing", [None, "", [], "absent"])
-def test_a_message_without_content_shows_its_blob(nothing: Any, format: FormatName) -> None:
-    """`output_ref` replaces content that is absent, null or empty; the message is restored."""
-    data = b"line one\nline two\nline three\n"
-    piece = result(nothing, format, output_ref={"id": "blob_up"})
-    if nothing == "absent":
-        del holder_of(piece, format)[key_of(format)]
-    up = attached_of(data)
-    found = offloaded(piece, TIGHT, format, up=up)
-    assert (found.attached_blob_id, found.blobs, found.output.ref) == ("blob_up", (), "blob_up")
-    assert (found.output.byte_size, found.output.line_count) == (len(data), 3)
-    assert message_of(found.raw_message, format).text == up.preview.texts[0]
-    assert found.output.preview is PreviewKind.CUT
-    body = json_text.dump_stored(found.raw_message).decode()
-    full = restore_result(body, format, found.output, data)
-    assert message_of(full, format).text == data.decode()
-    for other in (TIGHT, REFERENCE, ToolOutputPolicy()):
-        again = offloaded(piece, other, format, up=attached_of(data, other))
-        later = json_text.dump_stored(again.raw_message).decode()
-        assert is_same_result(later, again.output, piece, format)
-        spoken = result("own words", format, output_ref={"id": "blob_up"})
-        assert not is_same_result(later, again.output, spoken, format)

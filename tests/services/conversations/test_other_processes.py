@@ -103,11 +103,6 @@ async def _sections(other: Harness, cid: str) -> None:
     )
 
 
-async def _tools(other: Harness, cid: str) -> None:
-    tool = {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}
-    await other.patch(cid, tools=[tool])
-
-
 async def _agent(other: Harness, cid: str) -> None:
     patch = AgentPatch(policy={"budget": {"context_window": 30_000}})
     agent_id = (await other.stored(cid)).agent_id
@@ -135,11 +130,6 @@ async def _compact(other: Harness, cid: str) -> None:
     assert (await other.compact(cid)).compacted
 
 
-async def _undo(other: Harness, cid: str) -> None:
-    await other.compact(cid)
-    await other.undo(cid)
-
-
 async def _clear(other: Harness, cid: str) -> None:
     await other.conversations.clear(TENANT, cid)
 
@@ -150,8 +140,8 @@ async def _epoch(other: Harness, cid: str) -> None:
 
 
 CHANGES: list[Callable[[Harness, str], Awaitable[None]]] = [
-    *(_policy, _sections, _tools, _agent, _model, _calibration),
-    *(_pin, _compact, _undo, _clear, _epoch),
+    *(_policy, _sections, _agent, _model, _calibration),
+    *(_pin, _compact, _clear, _epoch),
 ]
 
 

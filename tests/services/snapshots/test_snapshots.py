@@ -292,22 +292,6 @@ async def test_a_restore_of_copies_starts_an_epoch(
     assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
 
 
-async def test_an_import_of_another_tenants_conversation_gets_a_new_one(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
-    """The conversation id of another tenant gives no access to it. [log.client-ids]"""
-    theirs = await harness.conversation()
-    await harness.talk(theirs, 1)
-    mine = [entry(user("mine"), conversation_id=theirs)]
-    file = FILE.validate_json(json.dumps(snapshot_file(mine)))
-    made = await snapshots.add_import("another", file)
-    assert made.conversation_ids == (theirs,)
-    assert len(await harness.bodies(theirs)) == 2
-    await harness.conversations.remove(TENANT, theirs)
-    _, pages = await snapshots.read("another", made.session_id, Content.AUTO)
-    assert len([entry async for page in pages for entry in page]) == 1
-
-
 async def test_a_failed_import_leaves_nothing(
     harness: Harness, snapshots: SnapshotService, appends: Appends
 ) -> None:

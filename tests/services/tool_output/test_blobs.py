@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import aclosing
+from collections.abc import Awaitable
 from random import Random
 from typing import Any
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
-from app.blobs.blobs import CHUNK_BYTES, TEXT, decode_lossy, encode
+from app.blobs.blobs import CHUNK_BYTES, decode_lossy, encode
 from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ContextError, Gone, NotFound, ServiceUnavailable
 from app.conversations.messages.stored_results import Content
 from app.repositories import Database
-from tests.patience import PATIENCE_SECONDS
 from tests.services.fakes import TENANT, new_id, result
 from tests.services.tool_output.builders import HOUR, LARGE, Process, left, refused, summarising
 
@@ -42,29 +37,6 @@ async def assert_whole(process: Process, cid: str) -> None:
 
 
 # --- uploading --------------------------------------------------------------------------------
-
-
-class Ended(Exception):
-    """The client went away."""
-
-
-async def test_a_failed_upload_leaves_nothing_stored(
-    process: Process, connection: asyncpg.Connection
-) -> None:
-    """A client that disconnects leaves no blob, chunk, upload or object."""
-    cid = await process.harness.conversation()
-
-    async def pieces(chunks: int, rest: int) -> AsyncIterator[bytes]:
-        for _ in range(chunks):
-            yield b"x" * CHUNK_BYTES
-        yield b"x" * rest
-        raise Ended
-
-    for chunks, rest in ((0, 0), (0, 1), (1, 0), (40, 5)):
-        with pytest.raises(Ended):
-            await process.uploads.upload(TENANT, cid, pieces(chunks, rest), media_type=TEXT)
-        assert await left(connection) == (0, 0, 0)
-        assert await process.store.keys() == []
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -346,26 +318,6 @@ async def test_concurrent_collections_and_appends_lose_no_blob(
         assert sorted(row[0] for row in held) == sorted(await process.store.keys())
 
 
-async def test_a_blob_collected_during_a_read_is_gone(process: Process) -> None:
-    """The read ends with Gone, never with other bytes."""
-    cid = await process.harness.conversation()
-    data = b"a line of text\n" * 4000 * 40
-    ref = (await process.upload(cid, data)).blob.id
-    source = await process.blobs.find(TENANT, cid, ref)
-    got = b""
-    with pytest.raises(Gone):
-        async with aclosing(process.blobs.content(source, 0, len(data))) as pieces:
-            async for piece in pieces:
-                got += piece
-                await process.collect(cid)
-    assert 0 < len(got) < len(data) and data.startswith(got)
-    ref = (await process.upload(cid, data)).blob.id
-    if isinstance(process.store.kept, ObjectStore):
-        process.store.before_read = lambda: process.collect(cid)
-        with pytest.raises(Gone):
-            await process.blobs.read_lines(TENANT, cid, ref, 0, 10)
-
-
 # --- when something fails ---------------------------------------------------------------------
 
 
@@ -401,35 +353,3 @@ async def test_blobs_are_unavailable_while_the_store_is(
     await process.collector.collect_all()
     assert len(await process.store.keys()) == 1
     await assert_whole(process, cid)
-
-
-async def test_any_appends_and_collections_in_any_order(database: Database) -> None:
-    """After any appends, uploads and collections each message is read back whole."""
-    process = Process(database)
-    loop = asyncio.get_running_loop()
-    texts = [f"{number}\n" * 3000 for number in range(3)]
-    steps = st.tuples(st.sampled_from(["store", "upload", "attach", "collect"]), st.integers(0, 2))
-
-    async def run(plan: list[tuple[str, int]]) -> None:
-        cid = await process.harness.conversation()
-        known: dict[int, str] = {}
-        for step, number in plan:
-            match step:
-                case "store":
-                    known[number] = (await process.stored(cid, texts[number])).id
-                case "upload":
-                    known[number] = (await process.upload(cid, texts[number].encode())).blob.id
-                case "attach" if number in known:
-                    await refused(process.stored(cid, None, output_ref={"id": known[number]}))
-                case "collect":
-                    await process.collect(cid)
-            await assert_whole(process, cid)
-        for shown in await process.transcript(cid, Content.FULL):
-            assert shown.raw_message.get("content") in (None, *texts)
-
-    @hypothesis_settings(max_examples=7, suppress_health_check=list(HealthCheck))
-    @given(st.lists(steps, min_size=3, max_size=9))
-    def check(plan: list[tuple[str, int]]) -> None:
-        asyncio.run_coroutine_threadsafe(run(plan), loop).result(PATIENCE_SECONDS)
-
-    await asyncio.to_thread(check)
