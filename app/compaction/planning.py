@@ -208,7 +208,7 @@ class _Planner:
         )
         if target_tokens is not None:
             budget = replace(budget, target=int(target_tokens / factor))
-        self.is_within_target = budget.is_met_by(source.shown)
+        self.is_within_target = budget.without_new_summary.meets_target(tokens_of(source.shown))
         self.shown = ShownHistory(source.shown, state.hidden_span, budget, resolved.policy)
 
     def plan(self, deep: bool) -> NoCompaction | CompactionPlan:

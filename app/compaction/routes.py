@@ -45,10 +45,7 @@ JobPath = Annotated[
 ]
 CompactionPath = Annotated[
     str,
-    Path(
-        description="Id of the compaction.",
-        examples=["0199a1b2-7788-7a9b-8c0d-1e2f30415263"],
-    ),
+    Path(description="Id of the compaction.", examples=["0199a1b2-7788-7a9b-8c0d-1e2f30415263"]),
 ]
 
 
@@ -212,17 +209,16 @@ async def get_job(request: Request, job_id: JobPath) -> Job:
 async def list_strategies() -> StrategyList:
     """Return every strategy with its trigger and what it keeps, for the built-in settings."""
     policy = Policy()
-    data = []
-    for strategy in STRATEGIES.values():
-        top, bottom = strategy.preserved(policy)
-        shown = Strategy.of(
-            strategy,
-            is_default=strategy.name is policy.strategy,
-            trigger=Policy(strategy=strategy.name).due_ratio,
-            preserve_top=top,
-            preserve_bottom=bottom,
+    data = [
+        Strategy.of(
+            each,
+            is_default=each.name is policy.strategy,
+            trigger=Policy(strategy=each.name).due_ratio,
+            preserve_top=each.preserved(policy)[0],
+            preserve_bottom=each.preserved(policy)[1],
         )
-        data.append(shown)
+        for each in STRATEGIES.values()
+    ]
     return StrategyList(data=data, next_cursor=None)
 
 

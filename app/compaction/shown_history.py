@@ -65,10 +65,6 @@ class HistoryBudget:
         """Whether a history of this size is within the target."""
         return history_tokens <= self.history_target
 
-    def is_met_by(self, history: Iterable[Entry]) -> bool:
-        """Whether a history is within the target as it is, without a new summary."""
-        return self.without_new_summary.meets_target(tokens_of(history))
-
     @property
     def without_new_summary(self) -> HistoryBudget:
         """The budget of a history that keeps its present summaries."""

@@ -268,7 +268,7 @@ class Strategy:
         if self.compacts:
             if not shown.entries:
                 return NoCompaction("no messages are shown")
-            if not deep and shown.budget.is_met_by(shown.entries):
+            if not deep and shown.budget.without_new_summary.meets_target(shown.tokens):
                 return NoCompaction("already within the target")
         return self.planner(shown, deep, failures)
 
