@@ -125,19 +125,21 @@ PINNED = Statement(f"""
     FROM pins p JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
     WHERE p.{_CONVERSATION} ORDER BY m.seq
 """)
-_OTHER_INPUT = f"UPDATE heads SET input_version = input_version + 1 WHERE {_CONVERSATION}"
+_OTHER_INPUT = f"""UPDATE heads SET input_version = input_version + 1
+    WHERE {_CONVERSATION} AND EXISTS (SELECT FROM changed)"""
 PIN = Statement(f"""
-    WITH pinned AS (
+    WITH changed AS (
         INSERT INTO pins (conversation_id, seq)
         SELECT :conversation_id, seq FROM unnest(:seqs) AS seq
-        ON CONFLICT (conversation_id, seq) DO NOTHING
+        ON CONFLICT (conversation_id, seq) DO NOTHING RETURNING seq
     ) {_OTHER_INPUT}
 """)
 UNPIN = Statement(f"""
-    WITH unpinned AS (
-        DELETE FROM pins WHERE {_CONVERSATION} AND seq = ANY (:seqs)
+    WITH changed AS (
+        DELETE FROM pins WHERE {_CONVERSATION} AND seq = ANY (:seqs) RETURNING seq
     ) {_OTHER_INPUT}
 """)
+"""Both change one row of the head if they change a pin, and otherwise none."""
 # The call group in which a range begins has the calls of its first results.
 TOOL_NAMES = Statement(f"""
     SELECT seq, role, call_ids, call_names FROM messages

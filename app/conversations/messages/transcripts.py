@@ -216,8 +216,8 @@ class TranscriptService:
                         shown = {"kept": kept, "tokens": tokens, "messages": count}
                         own = {"conversation_id": conversation_id}
                         await session.session.run(SHOW_PINNED, **own, **shown)
-            else:
-                await session.session.run(UNPIN, conversation_id=conversation_id, seqs=seqs)
+            elif not await session.session.run(UNPIN, conversation_id=conversation_id, seqs=seqs):
+                return seqs
             await session.events.add(conversation_id, kind, json_text.dumps({"seqs": seqs}))
         return seqs
 
