@@ -23,7 +23,6 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.common.texts import sendable_json
 from app.formats import json_fields, media
 from app.formats.base import AgentCall, BlockProvider, Original, System, SystemPrompt, without
 from app.formats.json_fields import Fields, Raw, Wire, camel, object_in
@@ -126,7 +125,7 @@ class Gemini(BlockProvider):
         fields = {field: value for field, value in answer.raw.items() if field in _RESPONSE_FIELDS}
         block = json_fields.json_at({**result.raw, _RESPONSE: fields}, result.at)
         key = self.text_key(response)
-        text = response[key] if key else json_fields.compact(sendable_json(response))
+        text = response[key] if key else json_fields.compact(response)
         parts: list[Part] = [Text(text if response else "", block, self.name)]
         if answer.get("parts") is not None:
             held = map(_camelled, answer.objects("parts"))
