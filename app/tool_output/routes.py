@@ -136,7 +136,7 @@ class CollectedBlobs(ResponseSchema):
     status_code=201,
     summary="Upload a tool output",
     response_model=UploadedBlob,
-    openapi_extra={"requestBody": {"required": True, "content": _BINARY}},
+    openapi_extra={"requestBody": {"required": False, "content": _BINARY}},
 )
 @heavy
 async def upload_blob(
@@ -157,6 +157,7 @@ async def upload_blob(
 ) -> Response:
     """Store the raw body as a stream, up to `CONTEXT_MAX_BLOB_BYTES`, with its `Content-Type`.
 
+    It may be empty.
     Append a tool message with `output_ref: {"id": …}` to refer to the blob. Without `content`, that
     message shows the preview in `view`. An upload that no message refers to is collected.
     """
