@@ -1,7 +1,8 @@
 -- Appends a batch to the log of a conversation, all of it or nothing [log.one-statement].
 --
--- 1. The arrays `row_…` have the values of a column for each message. Turns and tokens in total count
---    from the batch; `row_at` is the newest time up to a message, `row_late_at` its timestamp.
+-- 1. `rows` has the messages by the columns of their table. Their `seq` is that in the batch, their
+--    `turn` and `total_tokens` are running sums within it. Their `at` is the newest time up to them,
+--    their `late_at` the timestamp that they have.
 -- 2. The lock of the head orders concurrent writers. Nothing is stored, and nothing returned, unless
 --    the log and the settings are still those for which the batch was prepared. The caller finds
 --    the reason.
@@ -14,18 +15,13 @@ CREATE FUNCTION append(
     window_seconds bigint, window_start timestamptz,
     required text[], closed text[], opened text[], opened_at bigint[], start bigint,
     provider text[], is_answering boolean, begins_answer boolean, is_known boolean,
-    max_open_calls bigint, received_at timestamptz, oldest_sent timestamptz,
-    format text, row_message_id text[], row_turn bigint[], row_role text[], row_tokens bigint[],
-    row_reasoning_tokens bigint[], row_total_tokens bigint[], row_call_ids text[],
-    row_call_names text[], row_has_media boolean[], row_joins boolean[], row_body text[],
-    row_fragment text[], row_output text[], row_timestamp text[], row_at timestamptz[],
-    row_late_at timestamptz[]
+    max_open_calls bigint, received_at timestamptz, oldest_sent timestamptz, newest_at timestamptz,
+    new_messages bigint, new_turns bigint, new_tokens bigint,
+    format text, rows json
 )
 RETURNS SETOF heads LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    added CONSTANT bigint := cardinality(row_message_id);
-    new_tokens CONSTANT bigint := row_total_tokens[added];
     h heads;
     head heads;
 BEGIN
@@ -74,20 +70,20 @@ BEGIN
     END IF;
 
     UPDATE heads AS new SET
-        head_seq = h.head_seq + added,
-        turns = h.turns + row_turn[added],
+        head_seq = h.head_seq + new_messages,
+        turns = h.turns + new_turns,
         tokens = h.tokens + new_tokens,
         due_at = CASE
             WHEN h.due_at IS NULL AND h.tokens + new_tokens >= h.resume_at AND (
                 h.tokens + new_tokens - h.hidden_tokens + h.summary_tokens >= due_tokens
-                OR h.head_seq + added - h.hidden_messages > due_messages
+                OR h.head_seq + new_messages - h.hidden_messages > due_messages
             ) THEN now()
             ELSE h.due_at
         END,
         mentions = CASE
             WHEN append.mentions <@ h.mentions THEN h.mentions ELSE h.mentions || append.mentions
         END,
-        newest_at = greatest(h.newest_at, row_at[added]),
+        newest_at = greatest(h.newest_at, append.newest_at),
         oldest_at = least(h.oldest_at, oldest_sent, greatest(received_at, h.newest_at)),
         open_calls = CASE WHEN cardinality(closed) = 0 THEN h.open_calls ELSE ARRAY(
             SELECT o.call FROM unnest(h.open_calls) AS o (call) WHERE o.call <> ALL (closed)
@@ -107,19 +103,11 @@ BEGIN
         message_id, role, format, tokens, reasoning_tokens, call_ids, call_names, has_media, joins,
         body, fragment, output, timestamp
     )
-    SELECT conversation_id, h.head_seq + m.place, h.turns + m.turn, h.tokens + m.total_tokens,
+    SELECT conversation_id, h.head_seq + m.seq, h.turns + m.turn, h.tokens + m.total_tokens,
         greatest(m.at, h.newest_at),
         CASE WHEN m.late_at < greatest(m.at, h.newest_at) THEN m.late_at END,
         m.message_id, m.role, format, m.tokens, m.reasoning_tokens, m.call_ids, m.call_names,
         m.has_media, m.joins, m.body, m.fragment, m.output, m.timestamp
-    FROM unnest(
-        row_message_id, row_turn, row_role, row_tokens, row_reasoning_tokens, row_total_tokens,
-        row_call_ids, row_call_names, row_has_media, row_joins, row_body, row_fragment, row_output,
-        row_timestamp, row_at, row_late_at
-    ) WITH ORDINALITY AS m (
-        message_id, turn, role, tokens, reasoning_tokens, total_tokens,
-        call_ids, call_names, has_media, joins, body, fragment, output,
-        timestamp, at, late_at, place
-    );
+    FROM json_populate_recordset(CAST(NULL AS messages), rows) AS m;
     RETURN NEXT head;
 END $$

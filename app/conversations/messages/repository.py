@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
-from typing import Any
 
 from app.common import json_text
+from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
@@ -233,7 +233,9 @@ class LogRepository(Repository):
         # A time in the future counts as now.
         times = [draft.sent_at for draft in drafts]
         sent = [at if at is not None and at < now else None for at in times]
-        rows = _rows(shape, ids, sent, now)
+        newest = list(accumulate((at or now for at in sent), max))
+        is_long = sum(len(draft.body) for draft in drafts) > THREAD_BYTES
+        rows = await in_thread_if(is_long, _rows, shape, ids, sent, newest)
         row = await self._session.first(
             APPEND,
             **fields_of(shape) | {"opened": [*shape.opened], "opened_at": [*shape.opened.values()]},
@@ -257,7 +259,11 @@ class LogRepository(Repository):
             received_at=now,
             oldest_sent=min(filter(None, sent), default=None),
             format=request.format,
-            **{f"row_{name}": [each[name] for each in rows] for name in rows[0]},
+            new_messages=len(drafts),
+            new_turns=shape.turns[-1],
+            new_tokens=sum(draft.tokens for draft in drafts),
+            newest_at=newest[-1],
+            rows=rows,
         )
         if row is None:
             return None
@@ -391,15 +397,18 @@ class LogRepository(Repository):
 
 
 def _rows(
-    shape: BatchShape, ids: Sequence[str], sent: Sequence[datetime | None], now: datetime
-) -> list[dict[str, Any]]:
-    """Return the rows of a batch, as `database/append.sql` counts them from the batch."""
+    shape: BatchShape,
+    ids: Sequence[str],
+    sent: Sequence[datetime | None],
+    newest: Sequence[datetime],
+) -> str:
+    """Return the JSON of a batch's rows, as `database/append.sql` counts them from the batch."""
     totals = accumulate(draft.tokens for draft in shape.drafts)
-    newest = accumulate((at or now for at in sent), max)
     placed = zip(shape.drafts, ids, shape.turns, totals, newest, sent, strict=True)
-    return [
+    rows = [
         {
             **draft.columns,
+            "seq": seq,
             "message_id": message_id,
             "turn": turn,
             "total_tokens": total,
@@ -408,8 +417,9 @@ def _rows(
             "at": newest_at,
             "late_at": sent_at,
         }
-        for draft, message_id, turn, total, newest_at, sent_at in placed
+        for seq, (draft, message_id, turn, total, newest_at, sent_at) in enumerate(placed, start=1)
     ]
+    return json_text.dumps(rows)
 
 
 def named_calls(ids: str | None, names: str | None) -> dict[str, str]:
