@@ -22,6 +22,7 @@ CREATE FUNCTION append(
 RETURNS SETOF heads LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
+    begun_at CONSTANT timestamptz := now();  -- Citus takes no now() in CASE
     h heads;
     head heads;
 BEGIN
@@ -77,7 +78,7 @@ BEGIN
             WHEN h.due_at IS NULL AND h.tokens + new_tokens >= h.resume_at AND (
                 h.tokens + new_tokens - h.hidden_tokens + h.summary_tokens >= due_tokens
                 OR h.head_seq + new_messages - h.hidden_messages > due_messages
-            ) THEN now()
+            ) THEN begun_at
             ELSE h.due_at
         END,
         mentions = CASE
@@ -95,7 +96,7 @@ BEGIN
         group_seq = coalesce(h.head_seq + 1 + start, h.group_seq),
         provider_calls = coalesce(provider, h.provider_calls),
         is_answering = append.is_answering,
-        unindexed_at = coalesce(h.unindexed_at, now())
+        unindexed_at = coalesce(h.unindexed_at, begun_at)
     WHERE new.conversation_id = append.conversation_id
     RETURNING new.* INTO head;
     INSERT INTO messages (

@@ -127,7 +127,7 @@ DROP_SUMMARIES = Statement(
 SHOW_TOMBSTONE = Statement(f"""
     UPDATE heads
     SET view_version = view_version + 1, view_cause = 'redacted',
-        redacted_version = view_version + 1, unindexed_at = coalesce(unindexed_at, now())
+        redacted_version = view_version + 1, unindexed_at = least(unindexed_at, now())
     WHERE {_CONVERSATION}
 """)
 STARTS = Statement(f"SELECT epoch_id, frame FROM epochs WHERE {_CONVERSATION}")
