@@ -238,6 +238,7 @@ class Store:
         self._waiting = 0
         self._reading_long = asyncio.Semaphore(_LONG_READS)
         self._pool: Any = None
+        self._is_closed = False
 
     async def open(self, statements: Sequence[Statement] = ()) -> None:
         """Connect; raises ServiceUnavailable when the database does not answer.
@@ -246,13 +247,15 @@ class Store:
         that no request waits for it, `statements` run on the first connection without values, with
         which they must do nothing.
         """
+        self._is_closed = False
         async with self.session() as session:
             with suppress(asyncpg.PostgresError):  # of an older schema: it is not ready then
                 for statement in statements:
                     await session.all(statement, **dict.fromkeys(statement.names))
 
     async def close(self) -> None:
-        """Wait for running statements, then disconnect."""
+        """Wait for running statements, then disconnect; later sessions are refused."""
+        self._is_closed = True
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
@@ -297,6 +300,8 @@ class Store:
         """Return the pool and one of its connections, within the timeout."""
         self._waiting += 1
         try:
+            if self._is_closed:  # a new pool would never be closed
+                raise asyncpg.InterfaceError("The connections are closed")
             if self._pool is None:  # this connects nothing, and so does not wait
                 self._pool = await asyncpg.create_pool(
                     self._url,
