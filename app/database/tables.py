@@ -485,7 +485,7 @@ CREATE TABLE models (
 -- The messages of a snapshot are spans of logs, one part for each conversation.
 CREATE TABLE snapshots (
     tenant_id text,
-    session_id text,
+    snapshot_id text,
     agent_id text,
     description text,
     summary text NOT NULL,
@@ -494,21 +494,21 @@ CREATE TABLE snapshots (
     window_end timestamptz NOT NULL,
     models text NOT NULL,
     created_at timestamptz NOT NULL,
-    PRIMARY KEY (tenant_id, session_id)
+    PRIMARY KEY (tenant_id, snapshot_id)
 );
-CREATE INDEX snapshots_by_time ON snapshots (tenant_id, created_at, session_id);
-CREATE INDEX snapshots_by_agent ON snapshots (tenant_id, agent_id, created_at, session_id);
+CREATE INDEX snapshots_by_time ON snapshots (tenant_id, created_at, snapshot_id);
+CREATE INDEX snapshots_by_agent ON snapshots (tenant_id, agent_id, created_at, snapshot_id);
 
 CREATE TABLE snapshot_parts (
     conversation_id uuid,
-    session_id text,
+    snapshot_id text,
     tenant_id text NOT NULL,
     -- Starts and ends, one after the other.
     spans bigint[] NOT NULL,
     message_count bigint NOT NULL,
-    PRIMARY KEY (conversation_id, session_id)
+    PRIMARY KEY (conversation_id, snapshot_id)
 );
-CREATE INDEX snapshot_parts_by_session ON snapshot_parts (tenant_id, session_id);
+CREATE INDEX snapshot_parts_by_snapshot ON snapshot_parts (tenant_id, snapshot_id);
 """
 
 _TABLE = re.compile(
