@@ -516,18 +516,21 @@ _TABLE = re.compile(
 )
 _COLUMN = re.compile(
     r'^    "?(\w+)"? ((?:text|uuid|bigint|integer|boolean|timestamptz|date|bytea|tsvector'
-    r"|double precision)(?:\[\])?)( NOT NULL)?",
+    r"|double precision)(?:\[\])?)( NOT NULL)?(?: DEFAULT ([^,\n]+))?",
     re.MULTILINE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table with their types, and those of its key and those that may be null."""
+    """The columns of a table with their types, and those of its key.
+
+    `defaults` are the values of columns that a row may leave out.
+    """
 
     columns: Mapping[str, str]
     key: tuple[str, ...]
-    nullable: frozenset[str]
+    defaults: Mapping[str, str]
 
     def without(self, *names: str) -> dict[str, str]:
         """Return the other columns with their types."""
@@ -535,9 +538,13 @@ class Table:
 
 
 def _table(text: str, key: tuple[str, ...]) -> Table:
-    columns = _COLUMN.findall(text)
-    nullable = {name for name, _, required in columns if not required} - {*key}
-    return Table({name: kind for name, kind, _ in columns}, key, frozenset(nullable))
+    found = _COLUMN.findall(text)
+    defaults = {
+        name: default or "NULL"
+        for name, _, required, default in found
+        if name not in key and (default or not required)
+    }
+    return Table({name: kind for name, kind, *_ in found}, key, defaults)
 
 
 TABLES: Mapping[str, Table] = {

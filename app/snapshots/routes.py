@@ -38,7 +38,6 @@ from app.http.routing import (
     services,
     tenant_of,
 )
-from app.snapshots.exports import MEDIA_TYPE
 from app.snapshots.restores import RestoredSnapshot
 from app.snapshots.schemas import (
     ForkRequest,
@@ -53,9 +52,10 @@ _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
 copies_router = APIRouter(route_class=WireRoute, tags=["conversations"])
 
-_RAW: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+_NDJSON = "application/x-ndjson"
+_RAW: dict[str, Any] = {_NDJSON: {"schema": {"type": "string", "format": "binary"}}}
 _LINES: dict[str, Any] = {
-    MEDIA_TYPE: {
+    _NDJSON: {
         "schema": {"type": "string", "format": "binary"},
         "example": '{"type":"export","format":"context-service.conversation","version":1}\n',
     }
@@ -300,7 +300,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}.ndjson",
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(_lines(first, export), headers=headers, media_type=MEDIA_TYPE)
+    return StreamingResponse(_lines(first, export), headers=headers, media_type=_NDJSON)
 
 
 @copies_router.post(
