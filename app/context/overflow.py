@@ -57,7 +57,7 @@ class Part:
 
     def as_json(self, ids: Mapping[int, str]) -> dict[str, object]:
         """Return its fields in an error."""
-        shown: dict[str, object] = {"kind": self.kind, "tokens": self.tokens}
+        shown: dict[str, object] = {"kind": self.kind, "token_count": self.tokens}
         if self.role is not None:
             message = {"id": ids.get(self.seq), "seq": self.seq, "role": self.role}
             return shown | message | {"pinned": self.pinned}

@@ -178,7 +178,7 @@ class BlobCollector:
                 if blobs:
                     await session.blobs.collect(conversation_id, [blob.id for blob in blobs])
                     size = sum(blob.byte_size for blob in blobs)
-                    data = json_text.dumps({"blobs": len(blobs), "byte_size": size})
+                    data = json_text.dumps({"blob_count": len(blobs), "byte_size": size})
                     await session.events.add(conversation_id, EventType.GC, data)
                 for content_id in uploads:
                     await session.blobs.drop_upload(conversation_id, content_id)

@@ -82,10 +82,10 @@ async def test_all_counts_of_a_payload_agree(
     messages = body["payload"][ITEMS[format]]
     asked = {"messages": messages, "format": format, "model": body["payload"]["model"]}
     counted = await client.post("/v1/tokens/count", json=asked)
-    assert counted.json()["tokens"] == body["budget"]["conversation"]
+    assert counted.json()["token_count"] == body["budget"]["conversation"]
     if format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES):
         text = await client.post("/v1/tokens/count", json={"text": arguments})
-        assert body["tokens_used"] > text.json()["tokens"]
+        assert body["tokens_used"] > text.json()["token_count"]
 
 
 PNG = {"type": "base64", "media_type": "image/png", "data": png(640, 480)}
@@ -113,7 +113,7 @@ async def test_every_counter_counts_calls(
     """Calls, reasoning and images count with every counter [tokens.media]."""
     body = {"messages": [message], "format": format, "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
-    assert 20 < counted["tokens"] < 1_200
+    assert 20 < counted["token_count"] < 1_200
 
 
 @pytest.mark.parametrize(("counter", "tokens"), [("bytes_4", 5), ("chars_4", 4), ("chars_2_5", 6)])
@@ -124,4 +124,4 @@ async def test_content_text_counts_by_the_rule_alone(
     messages = [user("é" + "a" * 6), user([{"type": "text", "text": "a" * 12}])]
     body = {"messages": messages, "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
-    assert counted["tokens"] == tokens
+    assert counted["token_count"] == tokens

@@ -232,6 +232,7 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
     earlier = lines[at(lines, "compaction")]  # as in an export of an earlier version
     del earlier["target_tokens"]
     earlier["summary_input"] = "transcript"
+    earlier |= {"before_msg_count": earlier.pop("before_messages"), "cached_tokens": 0}
     assert after_first(await exported(client, await imported(client, written(lines)))) == (
         after_first(export)
     )

@@ -305,7 +305,7 @@ async def test_a_user_message_too_large_overflows_uncut(harness: Harness) -> Non
         await harness.build(cid)
     largest = refused.value.facts["largest"][0]
     assert (largest["kind"], largest["seq"], largest["role"]) == ("message", 1, "user")
-    assert largest["tokens"] > 600
+    assert largest["token_count"] > 600
     await harness.append(cid, says("hm"), user("short again"))
     build = await harness.build(cid)
     check(build, exact=True)
