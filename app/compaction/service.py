@@ -47,7 +47,6 @@ from app.conversations.compaction_receipt import (
 from app.conversations.compactions import store_compaction
 from app.conversations.conversation import ConversationState
 from app.conversations.events import EventType
-from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.partial_messages import (
     limits_of_oversized,
     reader_tool_tokens,
@@ -160,7 +159,7 @@ class CompactionService:
         self.summariser.choose_model(request.model, None, None)
         job_id, text = self.new_id(), request.model_dump_json()
         async with self.database.transaction() as session:
-            await get_conversation(session, tenant_id, conversation_id, None)
+            await session.conversations.get(tenant_id, conversation_id)
             await session.jobs.add(tenant_id, conversation_id, job_id, "compact", text)
             job = await session.jobs.find(tenant_id, job_id)
         if job is None:  # the conversation was deleted meanwhile
@@ -303,7 +302,9 @@ class CompactionService:
                 **{name: getattr(calls, name) for name in COUNTED},
             )
             async with self.database.transaction() as session:
-                locked = await lock_conversation(session, source.tenant_id, conversation_id, None)
+                locked = await session.conversations.get(
+                    source.tenant_id, conversation_id, lock=True
+                )
                 if locked.state.view_version == source.state.view_version:
                     await session.contexts.add_summary(conversation_id, receipt)
         finally:
@@ -362,9 +363,7 @@ class CompactionService:
         """
         model, entries = settings.model if settings else None, list[Entry]()
         async with self.database.session() as session:
-            conversation = await self.resolver.find_conversation(
-                session, tenant_id, conversation_id, model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, model)
         moved = await self.active.updated(tenant_id, conversation)
         conversation = replace(conversation, state=moved.state)
         async with self.database.session() as session:
@@ -500,7 +499,7 @@ class CompactionService:
         if run.trigger is Trigger.TOOL_OUTPUT:
             cause, resume_at = RESULTS_CLEARED, state.resume_at_tokens
         async with self.database.transaction() as session:
-            await lock_conversation(session, run.source.tenant_id, conversation_id, None)
+            await session.conversations.get(run.source.tenant_id, conversation_id, lock=True)
             after = {"view_version": state.view_version, "resume_at_tokens": resume_at}
             result = await store_compaction(session, conversation_id, receipt, cause, **after)
             if result is None:

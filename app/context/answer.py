@@ -228,8 +228,7 @@ class BuildReplayService:
         unknown = NotFound(f"No build {build_id!r}", {"build_id": build_id})
         async with self._database.session() as session:
             build = await find_build(session, conversation_id, build_id)
-            conversation = await self._resolver.find_conversation(
-                session,
+            conversation = await session.conversations.get(
                 tenant_id,
                 conversation_id,
                 model_in(build[1].payload_stream) if build else None,

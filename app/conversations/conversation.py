@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from app.common import json_text
 from app.common.errors import ValidationError
@@ -258,3 +258,7 @@ class Conversation:
     def model(self) -> str | None:
         """Its own model, or else its agent's."""
         return self.settings.model or self.agent.model
+
+
+Resource = TypeVar("Resource", Agent, Conversation)
+"""A kind of resource with settings of its own."""

@@ -149,8 +149,9 @@ def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
 class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
-    def __init__(self, max_size: int = 1024) -> None:
-        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
+    def __init__(self, default_model: str | None) -> None:
+        self.default_model = default_model
+        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(1024)
 
     def get(
         self, tenant_id: str, conversation_id: str, model: str | None = None

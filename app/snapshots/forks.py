@@ -31,8 +31,8 @@ from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.lookup import free_key, own_id_of
 from app.conversations.messages.repository import REDACTION_LOCK
+from app.conversations.repository import own_id_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, View, overlap, spans_through
 from app.conversations.views import kept_seqs
@@ -182,7 +182,7 @@ class ForkService:
         text = json_text.dumps(metadata) if metadata is not None else None
         for _ in range(_MAX_ATTEMPTS):
             async with self._database.session() as session:
-                source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+                source = await session.conversations.get(tenant_id, conversation_id)
             source = await self._active.updated(tenant_id, source)
             head_seq = source.state.head_seq
             if at_seq is not None and at_seq > head_seq:
@@ -205,7 +205,7 @@ class ForkService:
     ) -> str:
         source_id = source.conversation_id
         async with self._database.transaction() as session:
-            key = await free_key(session, tenant_id, public_id, lock=True)
+            key = await session.conversations.free_key(tenant_id, public_id)
             ids = {"source_id": source_id, "fork_id": key}
             own = {"own_id": own_id_of(key, public_id), "metadata": metadata}
             added = await session.session.first(ADD, tenant_id=tenant_id, **ids, **own)

@@ -241,7 +241,7 @@ async def show(
     session: Repositories, resolver: SettingsResolver, tenant_id: str, key: str, shown: Shown
 ) -> None:
     """Store the window and the view of a conversation whose head is set."""
-    conversation = await resolver.find_conversation(session, tenant_id, key)
+    conversation = await session.conversations.get(tenant_id, key)
     state = await with_window(session, key, conversation.state, shown.window)
     state = replace(
         state,

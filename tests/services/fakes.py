@@ -355,9 +355,7 @@ class Harness:
     async def stored(self, conversation_id: str) -> Conversation:
         """Return the conversation as it is stored."""
         async with self.database.session() as session:
-            found = await session.conversations.find(TENANT, conversation_id, MODEL)
-        assert found is not None
-        return found
+            return await session.conversations.get(TENANT, conversation_id)
 
 
 @dataclass

@@ -20,7 +20,6 @@ from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
-from app.conversations.lookup import lock_conversation
 from app.conversations.messages.repository import UNPIN
 from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.stored_results import Content, Original, StoredResults
@@ -94,9 +93,7 @@ class TranscriptService:
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return messages between two seqs, both exclusive, with their conversation."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             page = await session.log.page(
                 conversation_id, after_seq, before_seq, order, limit, bound
             )
@@ -107,9 +104,7 @@ class TranscriptService:
     ) -> tuple[Conversation, Page[StoredMessage]]:
         """Return one message with its conversation; raises NotFound."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             page = await session.log.by_ids(conversation_id, [message_id])
         if not page:
             raise NotFound.message(message_id)
@@ -191,9 +186,7 @@ class TranscriptService:
         than half of the history budget.
         """
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             messages = await session.log.by_ids(conversation_id, [message_id])
             if not messages:
                 raise NotFound.message(message_id)

@@ -151,7 +151,7 @@ class Story:
         log = [entry(seq, role, 1) for seq, role in enumerate(self.roles, start=1)]
         start, end = (group_boundary_before(log, index) + 1 for index in (first - 1, last))
         async with self.harness.database.transaction() as session:
-            locked = await session.log.lock(TENANT, self.id, None)
+            locked = await session.conversations.get(TENANT, self.id, lock=True)
             assert locked is not None
             await self.harness.active.restore(session, locked, [Span(start, end)])
 

@@ -499,5 +499,5 @@ async def of_another_tenant(harness: Harness) -> str:
     """Return a conversation of another tenant."""
     own = new_id()
     async with harness.database.session() as session:
-        await session.conversations.add("another", own, None, "tokenizer", StoredSettings(), "{}")
+        await session.conversations.add("another", own, None, "tokenizer", StoredSettings())
     return own
