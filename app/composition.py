@@ -37,7 +37,7 @@ from app.conversations.search.service import SearchService
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
 from app.models import tokenizer

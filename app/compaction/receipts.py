@@ -20,14 +20,13 @@ from app.conversations.compaction_receipt import (
     Failure,
     Trigger,
 )
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Conversation, resume_at_tokens
 from app.conversations.events import EventType
 from app.conversations.messages.row import StoredMessage
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.thresholds import resume_at_tokens
 from app.conversations.view import SectionCount, Summary, overlap, spans_through
-from app.conversations.views import kept_seqs, kept_with_pins
-from app.conversations.windows.service import ActiveWindows, view_state_of
+from app.conversations.visible import kept_seqs, kept_with_pins
+from app.conversations.windows import ActiveWindows, view_state_of
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
 

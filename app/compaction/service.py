@@ -45,7 +45,12 @@ from app.conversations.compaction_receipt import (
     unchanged,
 )
 from app.conversations.compactions import store_compaction
-from app.conversations.conversation import ConversationState
+from app.conversations.conversation import (
+    ConversationState,
+    compaction_threshold,
+    exceeds_messages,
+    resume_at_tokens,
+)
 from app.conversations.events import EventType
 from app.conversations.partial_messages import (
     limits_of_oversized,
@@ -53,10 +58,9 @@ from app.conversations.partial_messages import (
     shortened_messages,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.thresholds import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import ShortenedMessage, Span, View, spans_through
-from app.conversations.views import (
+from app.conversations.visible import (
     base_view,
     lacks_summary,
     view_summary_tokens,
@@ -64,7 +68,7 @@ from app.conversations.views import (
     with_shortened,
     without_compaction,
 )
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.formats.message import Role
 from app.models.usage import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings

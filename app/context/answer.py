@@ -19,7 +19,7 @@ from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in,
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
-from app.conversations.views import NO_PROVIDER_COMPACTION, shown_entries
+from app.conversations.visible import NO_PROVIDER_COMPACTION, shown_entries
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName

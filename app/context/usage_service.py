@@ -28,7 +28,7 @@ from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, payload_stream_of
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
 from app.models.budget import (
     INEXACT_MARGIN,

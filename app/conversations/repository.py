@@ -130,15 +130,15 @@ SET_CLEARED = Statement(f"UPDATE agents SET last_cleared_at = :at WHERE {_IS_AGE
 DELETE_PARTS = """
     removed_parts AS (
         DELETE FROM snapshot_parts p USING deleted
-        WHERE p.tenant_id = deleted.tenant_id AND p.session_id = deleted.session_id
-        RETURNING p.session_id
+        WHERE p.tenant_id = deleted.tenant_id AND p.snapshot_id = deleted.snapshot_id
+        RETURNING p.snapshot_id
     )
     SELECT (SELECT count(*) FROM deleted) AS snapshots,
         (SELECT count(*) FROM removed_parts) AS snapshot_parts
 """
 REMOVE_SNAPSHOTS = Statement(f"""
     WITH deleted AS (
-        DELETE FROM snapshots WHERE {_IS_AGENT} RETURNING tenant_id, session_id
+        DELETE FROM snapshots WHERE {_IS_AGENT} RETURNING tenant_id, snapshot_id
     ), {DELETE_PARTS}
 """)
 _DELETE_AGENT = {
@@ -257,26 +257,26 @@ FIND_TENANT = Statement(f"SELECT tenant_id FROM conversations WHERE {_IS_CONVERS
 REMOVED_SUMMARY = "(the summary told of a conversation that was deleted)"
 """The summary of a snapshot after one of its conversations was deleted."""
 LOCK_SNAPSHOTS = Statement(f"""
-    SELECT s.session_id
-    FROM snapshots s WHERE s.tenant_id = :tenant_id AND s.session_id = ANY (ARRAY(
-            SELECT session_id FROM snapshot_parts WHERE {_IS_CONVERSATION}
+    SELECT s.snapshot_id
+    FROM snapshots s WHERE s.tenant_id = :tenant_id AND s.snapshot_id = ANY (ARRAY(
+            SELECT snapshot_id FROM snapshot_parts WHERE {_IS_CONVERSATION}
         ))
-    ORDER BY s.session_id
+    ORDER BY s.snapshot_id
     FOR UPDATE OF s
 """)
 REMOVE_PARTS = Statement(f"""
-    DELETE FROM snapshot_parts WHERE {_IS_CONVERSATION} RETURNING session_id, message_count
+    DELETE FROM snapshot_parts WHERE {_IS_CONVERSATION} RETURNING snapshot_id, message_count
 """)
 REDUCE_SNAPSHOTS = Statement(f"""
     UPDATE snapshots s
     SET message_count = s.message_count - removed.messages, summary = '{REMOVED_SUMMARY}'
-    FROM unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
-        AS removed (session_id, messages)
-    WHERE s.tenant_id = :tenant_id AND s.session_id = removed.session_id
+    FROM unnest(CAST(:snapshot_ids AS text[]), CAST(:counts AS bigint[]))
+        AS removed (snapshot_id, messages)
+    WHERE s.tenant_id = :tenant_id AND s.snapshot_id = removed.snapshot_id
 """)
 REMOVE_EMPTY = Statement("""
     DELETE FROM snapshots
-    WHERE tenant_id = :tenant_id AND session_id = ANY (:session_ids) AND message_count <= 0
+    WHERE tenant_id = :tenant_id AND snapshot_id = ANY (:snapshot_ids) AND message_count <= 0
 """)
 _DELETE = {
     table: Statement(f"DELETE FROM {table} WHERE {_IS_CONVERSATION}", is_long=True)
@@ -393,7 +393,10 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
         snapshot_rows: dict[str, int] = {}
         if await self._session.all(LOCK_SNAPSHOTS, tenant_id=tenant_id, **own):
             parts = await self._session.all(REMOVE_PARTS, **own)
-            named = {"tenant_id": tenant_id, "session_ids": [part["session_id"] for part in parts]}
+            named = {
+                "tenant_id": tenant_id,
+                "snapshot_ids": [part["snapshot_id"] for part in parts],
+            }
             counts = [part["message_count"] for part in parts]
             await self._session.run(REDUCE_SNAPSHOTS, **named, counts=counts)
             snapshots = await self._session.run(REMOVE_EMPTY, **named)

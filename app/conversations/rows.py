@@ -23,8 +23,15 @@ from app.conversations.conversation import (
 from app.conversations.epochs import Epoch
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.turns import Entry, entry
-from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
-from app.conversations.windows.active_window import window_from
+from app.conversations.view import (
+    Span,
+    Summary,
+    View,
+    spans_beside,
+    summary_from,
+    view_from,
+    window_from,
+)
 from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.budget import Calibration

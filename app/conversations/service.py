@@ -28,7 +28,7 @@ from app.conversations.schemas import (
     SettingsPatch,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.service import clear_windows
+from app.conversations.windows import clear_windows
 from app.policy.policy import Policy
 from app.repositories import Database
 from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS

@@ -164,7 +164,7 @@ def snapshots(trace: Trace, recorder: Recorder) -> None:
     chat.append(trace.messages[:half])
     chat.build_all()
     saved = chat.send("POST", "/snapshots", {"description": "half"}, "save") or {}
-    session = f"/v1/snapshots/{saved.get('session_id')}"
+    session = f"/v1/snapshots/{saved.get('snapshot_id')}"
     file = recorder.send("GET", f"{session}?download=true", label="download")
     chat.append(trace.messages[half:])
     chat.build_all()
@@ -175,9 +175,9 @@ def snapshots(trace: Trace, recorder: Recorder) -> None:
     for target in (chat, other):
         recorder.send("POST", f"{session}/restore", {"conversation_id": target.key}, "restore")
         target.build_all()
-    file = {**(file or {}), "session_id": str(uuid5(NAMESPACE_URL, f"{recorder.name} import"))}
+    file = {**(file or {}), "snapshot_id": str(uuid5(NAMESPACE_URL, f"{recorder.name} import"))}
     recorder.send("POST", "/v1/snapshots", file, "import")
-    recorder.send("POST", f"/v1/snapshots/{file['session_id']}/restore", {}, "restore import")
+    recorder.send("POST", f"/v1/snapshots/{file['snapshot_id']}/restore", {}, "restore import")
     for at_seq in (1, half or 1, None):
         fork = str(uuid5(NAMESPACE_URL, f"{recorder.name} fork {at_seq}"))
         chat.send("POST", "/fork", {"conversation_id": fork, "at_seq": at_seq}, "fork")

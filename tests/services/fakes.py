@@ -40,7 +40,7 @@ from app.conversations.schemas import AgentCreate, ConversationCreate, Conversat
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.database.connections import Store
 from app.formats import parse_tool
 from app.formats.message import FormatName

@@ -11,7 +11,7 @@ from itertools import accumulate
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import CompactionThreshold, Conversation
 from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
 from app.conversations.rows import (
     CALIBRATION,
@@ -20,9 +20,8 @@ from app.conversations.rows import (
     entry_from,
     stored_message_from,
 )
-from app.conversations.thresholds import CompactionThreshold
 from app.conversations.turns import Entry, with_pins
-from app.conversations.windows.active_window import marker_of
+from app.conversations.view import marker_of
 from app.database.connections import Repository, Statement
 from app.database.sql import bounded, equal, fields_of, insert, lengths, limits, page_of
 from app.database.tables import APPEND as APPEND_FUNCTION

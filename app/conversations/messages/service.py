@@ -40,7 +40,7 @@ from app.conversations.messages.row import (
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.rows import CachedSettings, versions_of
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role, Text

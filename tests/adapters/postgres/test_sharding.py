@@ -175,7 +175,7 @@ SPREAD = {
         "snapshots.repository": "ADD FIND LIST PARTS REMOVE",
         "conversations.search.index": "UNINDEXED",
         "conversations.search.service": "BLOCKS MESSAGES",
-        "conversations.windows.service": "COUNT_TOKENS CLEAR ADD_CLEARED",
+        "conversations.windows": "COUNT_TOKENS CLEAR ADD_CLEARED",
         "conversations.statuses": "ACTIVITIES",
     }.items()
     for name in names.split()

@@ -20,14 +20,18 @@ from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.messages.repository import MESSAGE_TIME, seq_search
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
-from app.conversations.view import Span, View, count_in, overlap, spans_through
-from app.conversations.views import base_view, shown_entries, view_summary_tokens, with_view
-from app.conversations.windows.active_window import (
+from app.conversations.view import (
     ActiveWindow,
+    Span,
+    View,
+    count_in,
     marker_of,
+    overlap,
+    spans_through,
     still_restored,
     time_after_clear,
 )
+from app.conversations.visible import base_view, shown_entries, view_summary_tokens, with_view
 from app.database.connections import Statement
 from app.database.sql import assigned, edges, equal, fields_of
 from app.repositories import Database, Repositories
