@@ -159,7 +159,7 @@ class ImportChecker:
             case "end":
                 self._check_end(line, fields)
             case "blob_piece":
-                fields["data"] = self._blob_piece(line, fields["data"])
+                fields["data"] = self._blob_piece(line, fields["data"] or "")
             case "compaction":
                 facts = {name: given[name] for name in FACTS if name in given}
                 checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))

@@ -79,7 +79,7 @@ class ExportService:
                 yield lines
         if counts["message"] != state["head_seq"]:
             raise ServiceUnavailable("The conversation was deleted while it was exported")
-        end = {"messages": counts["message"], "blobs": counts["blob"]}
+        end: dict[str, Any] = {"messages": counts["message"], "blobs": counts["blob"]}
         end |= {"lines": counts.total() + 2, "sha256": sha256.hexdigest()}
         yield _lines("end", [end])
 
@@ -200,7 +200,7 @@ class _Import:
         expires_at = _time(settings["expires_at"])
         if expires_at is not None and expires_at <= self.service.now():
             expires_at = None  # the import of an old export would be deleted at once
-        own = {"tenant_id": self.tenant_id, "conversation_id": self.key, "own_id": own_id}
+        own: dict[str, Any] = {"tenant_id": self.tenant_id, "conversation_id": self.key, "own_id": own_id}
         own |= {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
         if not await self.session.session.run(ADD, **{**settings, **own}):
             raise id_taken(own_id or self.key)  # another tenant has created one with this UUID
