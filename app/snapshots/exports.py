@@ -200,9 +200,9 @@ class _Import:
         expires_at = _time(settings["expires_at"])
         if expires_at is not None and expires_at <= self.service.now():
             expires_at = None  # the import of an old export would be deleted at once
-        own: dict[str, Any] = {"tenant_id": self.tenant_id, "conversation_id": self.key, "own_id": own_id}
-        own |= {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
-        if not await self.session.session.run(ADD, **{**settings, **own}):
+        own = {"tenant_id": self.tenant_id, "conversation_id": self.key, "own_id": own_id}
+        changed = {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
+        if not await self.session.session.run(ADD, **{**settings, **own, **changed}):
             raise id_taken(own_id or self.key)  # another tenant has created one with this UUID
 
     async def store(self) -> None:
