@@ -148,7 +148,7 @@ async def test_without_the_leaf_the_message_is_named(client: httpx.AsyncClient) 
     body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
     assert body["largest"][0] == {
         "kind": "message",
-        "tokens": pytest.approx(counted({"messages": [{"content": OUTPUT}]}), abs=10),
+        "token_count": pytest.approx(counted({"messages": [{"content": OUTPUT}]}), abs=10),
         "id": "big",
         "seq": 2,
         "role": "user",
