@@ -90,12 +90,6 @@ class Services:
         self.limits = limits_of(settings, database)
         self.tokenizer, self.models = LocalTokenizer(), ModelRegistry()
         self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-        self.missing_keys = {
-            model: variable
-            for model in (settings.summarizer_model, *settings.summarizer_fallback_models)
-            if model is not None and (variable := self.gateway.missing_key(model)) is not None
-        }
-        """The summarizers without a key, and the variables that it is missing in."""
         self.resolver = resolver = SettingsResolver(
             self.models, self.tokenizer, settings.policy, settings.default_model
         )
@@ -223,9 +217,6 @@ class Services:
 
         It begins once no first request has to load the tokenizer and the model registry.
         """
-        for model, variable in self.missing_keys.items():
-            data = {"model": model, "variable": variable}
-            _log.warning("summarizer_without_key", extra={"data": data})
         loading = asyncio.create_task(asyncio.to_thread(self._load))
         try:
             await self.store.open(FREQUENT)
