@@ -66,7 +66,7 @@ MODEL_PARTS: list[tuple[FormatName, dict[str, Any], str]] = [
     ),
     (ANTHROPIC, HOLOGRAM, "[hologram]"),
     (RESPONSES, {"type": "refusal", "refusal": "No."}, "[refusal: No.]"),
-    (RESPONSES, {"type": "output_audio", "data": DATA, "transcript": "Hi"}, "[output_audio: Hi]"),
+    (RESPONSES, {"type": "output_audio", "data": DATA, "transcript": "Hi"}, "[message: Hi]"),
     (GEMINI, {"executableCode": {"code": "print(1)"}}, "[executable_code: print(1)]"),
     (GEMINI, {"codeExecutionResult": {"output": "1"}}, "[code_execution_result: 1]"),
     (GEMINI, {"hologram": {"beam": 3}}, "[part]"),
