@@ -14,7 +14,7 @@ from app.conversations.compaction_receipt import CompactResult, unchanged
 from app.conversations.partial_messages import MIN_SHORTENED_TOKENS, cut_after, largest_text
 from app.conversations.turns import Entry
 from app.conversations.view import View
-from app.conversations.views import with_shortened, without_item
+from app.conversations.visible import with_shortened, without_item
 from app.models.budget import Limits, Usage, measure
 from app.models.overflow_errors import VerdictKind
 from app.policy.policy import StrategyName

@@ -216,6 +216,7 @@ def assumed_info(name: str, known: Iterable[ModelInfo]) -> ModelInfo | None:
     if not ranked:
         return None
     found = max(ranked, key=lambda each: each[0])[1]
+    unknown: dict[str, Any] = dict.fromkeys(PRICE_FIELDS)
     known_limits = [field for field in LIMIT_FIELDS if getattr(found, field) is not None]
     return replace(
         found,
@@ -224,5 +225,5 @@ def assumed_info(name: str, known: Iterable[ModelInfo]) -> ModelInfo | None:
         sources=dict.fromkeys(known_limits, f"assumed to be that of {found.model}"),
         start_factor=start_factor(name),
         assumed_from=found.model,
-        **dict.fromkeys(PRICE_FIELDS),
+        **unknown,
     )

@@ -77,7 +77,7 @@ async def test_refused_media_are_left_out(harness: Harness) -> None:
     for number in range(8):
         await harness.append(cid, seen(), {"role": "assistant", "content": f"seen {number}"})
     before = await harness.build(cid, ASKS[ANTHROPIC])
-    verdict = Verdict(VerdictKind.MEDIA_REFUSED)
+    verdict, build = Verdict(VerdictKind.MEDIA_REFUSED), before
     for left in (4, 2, 1, 0):
         _, built = await harness.context.overflow(TENANT, cid, ASKS[ANTHROPIC], verdict)
         build = Build(built)
