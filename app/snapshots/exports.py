@@ -32,10 +32,10 @@ from app.conversations.lookup import free_key, id_taken, own_id_of
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows.active_window import window_from
+from app.database.connections import UNSTORABLE
 from app.database.sql import read
 from app.repositories import Database, Repositories
 from app.snapshots.checks import FORMAT, LINES, VERSION, ImportChecker, Line, read_lines
-from app.snapshots.repository import UNSTORABLE
 from app.snapshots.rows import ADD, KINDS, Shown, end_copy, page, read_settings, write
 
 _PIECE_BYTES = 32_768
@@ -79,7 +79,7 @@ class ExportService:
                 yield lines
         if counts["message"] != state["head_seq"]:
             raise ServiceUnavailable("The conversation was deleted while it was exported")
-        end = {"messages": counts["message"], "blobs": counts["blob"]}
+        end: dict[str, Any] = {"messages": counts["message"], "blobs": counts["blob"]}
         end |= {"lines": counts.total() + 2, "sha256": sha256.hexdigest()}
         yield _lines("end", [end])
 
@@ -201,8 +201,8 @@ class _Import:
         if expires_at is not None and expires_at <= self.service.now():
             expires_at = None  # the import of an old export would be deleted at once
         own = {"tenant_id": self.tenant_id, "conversation_id": self.key, "own_id": own_id}
-        own |= {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
-        if not await self.session.session.run(ADD, **{**settings, **own}):
+        changed = {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
+        if not await self.session.session.run(ADD, **{**settings, **own, **changed}):
             raise id_taken(own_id or self.key)  # another tenant has created one with this UUID
 
     async def store(self) -> None:

@@ -247,7 +247,8 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
     await session.run(COPY_VERSIONS, **copied)
     if copied["compaction_id"] is not None:
         await session.run(COPY_COMPACTIONS, **copied)
-    objects, end, messages = [], copied["head_seq"], 0
+    objects: list[Any] = []
+    end, messages = copied["head_seq"], 0
     for after_seq in range(0, end, BATCH_MESSAGES):
         through = min(after_seq + BATCH_MESSAGES, end)
         seqs = {**copied, "after_seq": after_seq, "head_seq": through}
