@@ -28,10 +28,10 @@ from app.blobs.store import BlobStore
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError
-from app.conversations.lookup import free_key, id_taken, own_id_of
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
+from app.conversations.repository import id_taken, own_id_of
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.active_window import window_from
+from app.conversations.view import window_from
 from app.database.connections import UNSTORABLE
 from app.database.sql import read
 from app.repositories import Database, Repositories
@@ -160,7 +160,7 @@ class ImportService:
             checker = ImportChecker(self.resolver.counter)
             checked = map(checker.check, read_lines(file, _RECORD_FACTOR * self.max_body_bytes))
             async with self.database.transaction() as session:
-                key = await free_key(session, tenant_id, public_id, lock=True)
+                key = await session.conversations.free_key(tenant_id, public_id)
                 writer = _Import(self, session, tenant_id, key, checker, _in_threads(checked))
                 try:
                     await writer.begin(check_settings, own_id_of(key, public_id), agent_id)

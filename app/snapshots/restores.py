@@ -39,16 +39,14 @@ from app.common.errors import (
 from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
-from app.conversations.lookup import find_key, lock_conversation
 from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.row import NO_CALLS, Append, Calls, batch_shape
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.schemas import ConversationCreate
 from app.conversations.service import ConversationService
-from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, count_in, minus, overlap, spans_of, spans_through
-from app.conversations.windows.service import ActiveWindows, store_window
+from app.conversations.windows import ActiveWindows, store_window
 from app.database.connections import Statement
 from app.database.sql import edges
 from app.formats.message import FormatName
@@ -106,7 +104,6 @@ class RestoreService:
     """Reads the messages of snapshots, restores them into active windows, and imports files."""
 
     _database: Database
-    _resolver: SettingsResolver
     _outputs: StoredResults
     _active: ActiveWindows
     _log: LogService
@@ -172,7 +169,7 @@ class RestoreService:
         target_key = None
         if target is not None:
             async with self._database.session() as session:
-                target_key = await find_key(session, tenant_id, target)
+                target_key = await session.conversations.find_key(tenant_id, target)
             if target_key is None:
                 raise NotFound.conversation(target)
             if len(parts) > 1:
@@ -197,9 +194,7 @@ class RestoreService:
     ) -> tuple[Span, ...]:
         """Restore spans of the log into the window, and return those that were outside."""
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             conversation = await self._active.update_locked(session, conversation)
             outside = minus(spans, conversation.state.window.spans)
             if outside:
@@ -211,7 +206,7 @@ class RestoreService:
     async def _copy(self, tenant_id: str, key: str, snapshot_id: str, part: SnapshotPart) -> int:
         """Copy the messages that a conversation does not have; return how many were restored."""
         async with self._database.session() as session:
-            found = await self._resolver.find_conversation(session, tenant_id, key)
+            found = await session.conversations.get(tenant_id, key)
         target = await self._active.updated(tenant_id, found)
         spans = edges(spans_through(target.state.window.spans, target.state.head_seq))
         async with self._database.session() as session:
@@ -228,9 +223,7 @@ class RestoreService:
         if added:
             # The next build starts an epoch (rule 4).
             async with self._database.transaction() as session:
-                conversation = await lock_conversation(
-                    session, tenant_id, key, self._resolver.default_model
-                )
+                conversation = await session.conversations.get(tenant_id, key, lock=True)
                 version = conversation.state.view_version + 1
                 state = replace(conversation.state, view_version=version, view_cause="restored")
                 await store_window(session, key, state)
@@ -349,7 +342,7 @@ class RestoreService:
         """
         public_id = new.conversation_id or ""
         async with self._database.session() as session:
-            if (known := await find_key(session, tenant_id, public_id)) is not None:
+            if (known := await session.conversations.find_key(tenant_id, public_id)) is not None:
                 seqs = await seqs_of(session, known, [source.id for source in sources])
                 if len(seqs) == len(sources):
                     return SnapshotPart(known, public_id, spans_of(seqs.values()))
@@ -360,7 +353,8 @@ class RestoreService:
         async for batch in in_batches(_each(sources), self._max_messages, MAX_BATCH_BYTES):
             messages = [(source.format, source.imported()) for source in batch]
             await self._append(tenant_id, key, messages, applies_compactions=True)
-        stored = await self._conversations.get(tenant_id, key)
+        async with self._database.session() as session:
+            stored = await session.conversations.get(tenant_id, key)
         return SnapshotPart(key, stored.public_id, (Span(1, stored.state.head_seq + 1),))
 
 

@@ -20,13 +20,11 @@ from app.common.errors import NotFound, ValidationError
 from app.common.ids import keys_of
 from app.common.pages import Bound, Page
 from app.conversations.conversation import Conversation
-from app.conversations.lookup import find_key, get_agent
 from app.conversations.messages.redactions import REDACTED_SUMMARY
+from app.conversations.repository import DELETE_PARTS, REMOVED_SUMMARY
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.snapshot_removal import DELETE_PARTS, REMOVED_SUMMARY
-from app.conversations.view import Span
-from app.conversations.windows.active_window import marker_of
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.view import Span, marker_of
+from app.conversations.windows import ActiveWindows
 from app.database.connections import Session, Statement
 from app.database.sql import bounded, fields_of, insert, lengths, limits, page_of, read
 from app.database.tables import NOT_EXPIRED, TABLES
@@ -153,15 +151,11 @@ class SnapshotService:
         agent, default_model, windows = None, self._resolver.default_model, list[Conversation]()
         async with self._database.session() as session:
             if conversation_id is not None:
-                stored = [
-                    await self._resolver.find_conversation(session, tenant_id, conversation_id)
-                ]
+                stored = [await session.conversations.get(tenant_id, conversation_id)]
             else:
-                agent = await get_agent(session, tenant_id, agent_id or "")
+                agent = await session.agents.get(tenant_id, agent_id or "")
                 ids = await session.conversations.ids_of_agent(tenant_id, agent.agent_id)
-                found = [
-                    await session.conversations.find(tenant_id, each, default_model) for each in ids
-                ]
+                found = [await session.conversations.find(tenant_id, each) for each in ids]
                 stored = [conversation for conversation in found if conversation is not None]
         for each in sorted(stored, key=lambda it: (it.created_at, it.conversation_id)):
             with suppress(NotFound):  # deleted meanwhile
@@ -180,7 +174,7 @@ class SnapshotService:
         )
         async with self._database.transaction() as session:
             if agent is not None:  # the lock orders this transaction and a deletion of the agent
-                await get_agent(session, tenant_id, agent.agent_id, lock=True)
+                await session.agents.get(tenant_id, agent.agent_id, lock=True)
             keys = [window.conversation_id for window in windows]
             versions = await lock_conversations(session.session, tenant_id, keys)
             saved = [window for window in windows if window.conversation_id in versions]
@@ -226,7 +220,7 @@ class SnapshotService:
         filters = {"tenant_id": tenant_id, "agent_id": agent_id, "conversation_id": None}
         async with self._database.session() as session:
             if public_id is not None:
-                key = await find_key(session, tenant_id, public_id)
+                key = await session.conversations.find_key(tenant_id, public_id)
                 filters["conversation_id"] = key or keys_of(tenant_id, public_id)[0]
             rows = await session.session.all(
                 LIST, before=at, before_id=id, **filters, **limits(limit, bound)

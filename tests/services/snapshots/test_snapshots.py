@@ -77,7 +77,6 @@ class Copies:
         self.appends = Appends(harness)
         self.restores = RestoreService(
             harness.database,
-            harness.resolver,
             harness.outputs,
             harness.active,
             cast(LogService, self.appends),
@@ -298,4 +297,4 @@ async def test_a_failed_import_leaves_nothing(harness: Harness, snapshots: Copie
         await snapshots.restores.add_import(TENANT, file)
     for conversation_id in (CONVERSATION_ID, other):
         with pytest.raises(NotFound):
-            await harness.conversations.get(TENANT, conversation_id)
+            await harness.stored(conversation_id)
