@@ -19,7 +19,7 @@ from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in,
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
-from app.conversations.views import NO_PROVIDER_COMPACTION, shown_entries
+from app.conversations.visible import NO_PROVIDER_COMPACTION, shown_entries
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
@@ -93,7 +93,6 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
         "budget": measure(usage, state.limits),
         **fields_of(pressure),
         "estimate": estimate_of(
-            usage.total,
             conversation.counter,
             resolved.factor,
             state.limits.margin,
@@ -140,7 +139,7 @@ def _not_sent(build: RecordedBuild) -> list[str]:
     """Return what the format or the model registry lacks, for which nothing was given up."""
     state = build.state
     info, budget = state.resolved.info, state.resolved.policy.budget
-    window = state.attempt.settings.max_context_tokens or budget.context_window
+    window = state.attempt.settings.context_window or budget.context_window
     found = [f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools]
     if info is not None and info.assumed_from and window in (None, "derive"):
         found.append(f"{WINDOW_ASSUMED}:{info.assumed_from}")
@@ -228,8 +227,7 @@ class BuildReplayService:
         unknown = NotFound(f"No build {build_id!r}", {"build_id": build_id})
         async with self._database.session() as session:
             build = await find_build(session, conversation_id, build_id)
-            conversation = await self._resolver.find_conversation(
-                session,
+            conversation = await session.conversations.get(
                 tenant_id,
                 conversation_id,
                 model_in(build[1].payload_stream) if build else None,

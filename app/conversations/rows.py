@@ -23,8 +23,15 @@ from app.conversations.conversation import (
 from app.conversations.epochs import Epoch
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.turns import Entry, entry
-from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
-from app.conversations.windows.active_window import window_from
+from app.conversations.view import (
+    Span,
+    Summary,
+    View,
+    spans_beside,
+    summary_from,
+    view_from,
+    window_from,
+)
 from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.budget import Calibration
@@ -44,9 +51,7 @@ _UNLISTED = dict.fromkeys(("policy", "agent_policy"), "'{}'") | dict.fromkeys(
 # tables whose condition has parameters.
 _MODEL = "coalesce(:model, c.model, a.model, CAST(:default_model AS text))"
 _OF_MODEL = f"m.tenant_id = c.tenant_id AND m.model = {_MODEL}"
-CALIBRATION = """
-    ARRAY[cal.factor, cal.margin, cal.reports, cal.sealed_reported / cal.sealed_counted]
-"""
+CALIBRATION = "ARRAY[cal.factor, cal.margin, cal.reports]"
 _SMALL_COLUMNS = f"""
     c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at, c.expires_at,
     c.model, a.model AS agent_model, c.sections_version, c.tools_version,
@@ -149,8 +154,9 @@ def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
 class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
-    def __init__(self, max_size: int = 1024) -> None:
-        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
+    def __init__(self, default_model: str | None) -> None:
+        self.default_model = default_model
+        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(1024)
 
     def get(
         self, tenant_id: str, conversation_id: str, model: str | None = None
@@ -207,8 +213,8 @@ def calibration_from(row: Any) -> Calibration | None:
     found = row["calibration"]
     if found is None or found[0] is None:
         return None
-    factor, margin, reports, sealed = found
-    return Calibration(factor, margin, int(reports), sealed)
+    factor, margin, reports = found
+    return Calibration(factor, margin, int(reports))
 
 
 def stored_message_from(row: Any) -> StoredMessage:

@@ -28,12 +28,11 @@ from app.common.errors import Conflict, NotFound, ServiceUnavailable, Validation
 from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
-from app.conversations.lookup import find_key, get_conversation, lock_conversation
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.view import Span, count_in, minus, spans_of, spans_through
-from app.conversations.windows.service import ActiveWindows, store_window
+from app.conversations.windows import ActiveWindows, store_window
 from app.database.connections import Statement
 from app.database.sql import edges
 from app.formats.message import FormatName
@@ -78,7 +77,7 @@ CALLS_IN = Statement(
 class RestoredSnapshot:
     """The result of a restore."""
 
-    session_id: str
+    snapshot_id: str
     """Id of the snapshot."""
     restored: int
     """Number of messages restored into active windows."""
@@ -111,7 +110,6 @@ class RestoreService:
     _outputs: StoredResults
     _active: ActiveWindows
     _log: LogService
-    _default_model: str | None
     _max_messages: int
 
     async def entries(self, part: SnapshotPart, content: Content) -> AsyncGenerator[list[bytes]]:
@@ -156,7 +154,7 @@ class RestoreService:
         target_key = None
         if target is not None:
             async with self._database.session() as session:
-                target_key = await find_key(session, tenant_id, target)
+                target_key = await session.conversations.find_key(tenant_id, target)
             if target_key is None:
                 raise NotFound.conversation(target)
             if len(snapshot.conversation_ids) > 1:
@@ -181,26 +179,24 @@ class RestoreService:
                 "restored": filled.restored,
                 "skipped": filled.messages - filled.restored,
             }
-            event = json_text.dumps({"session_id": snapshot.session_id, **counts})
+            event = json_text.dumps({"snapshot_id": snapshot.snapshot_id, **counts})
             async with self._database.session() as session:
                 await session.events.add(key, EventType.RESTORED, event)
             total.update(counts)
-        return RestoredSnapshot(snapshot.session_id, total["restored"], total["skipped"])
+        return RestoredSnapshot(snapshot.snapshot_id, total["restored"], total["skipped"])
 
     # --- targets ----------------------------------------------------------------------------
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
-            return await get_conversation(session, tenant_id, conversation_id, self._default_model)
+            return await session.conversations.get(tenant_id, conversation_id)
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]
     ) -> tuple[Span, ...]:
         """Restore spans of the log into the window, and return those that were outside."""
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             conversation = await self._active.update_locked(session, conversation)
             outside = minus(spans, conversation.state.window.spans)
             if outside:
@@ -250,9 +246,7 @@ class RestoreService:
         if target.added:
             # The next build starts an epoch (rule 4).
             async with self._database.transaction() as session:
-                conversation = await lock_conversation(
-                    session, tenant_id, target.key, self._default_model
-                )
+                conversation = await session.conversations.get(tenant_id, target.key, lock=True)
                 version = conversation.state.view_version + 1
                 state = replace(conversation.state, view_version=version, view_cause="restored")
                 await store_window(session, target.key, state)
@@ -292,7 +286,7 @@ class RestoreService:
                 open_calls = (await self._find(tenant_id, target.key)).state.open_calls
                 calls = pending_calls(source.answers, open_calls, origin)
             if calls is not None:
-                new.append((source.format, copy_of(source, id, snapshot.session_id, calls)))
+                new.append((source.format, copy_of(source, id, snapshot.snapshot_id, calls)))
         await self._append_runs(tenant_id, target.key, new, applies_compactions=target.was_empty)
         target.added.update(message["id"] for _, message in new)
 

@@ -19,18 +19,16 @@ from app.common.ids import keys_of
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.common.texts import sendable
 from app.conversations.conversation import Agent, Conversation
-from app.conversations.lookup import find_key, get_agent
 from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.redactions import REDACTED_SUMMARY
 from app.conversations.messages.row import NO_CALLS, Calls, batch_shape
 from app.conversations.messages.stored_results import Content
+from app.conversations.repository import REMOVED_SUMMARY
 from app.conversations.schemas import ConversationCreate
 from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.snapshot_removal import REMOVED_SUMMARY
-from app.conversations.view import Span, spans_of, spans_through
-from app.conversations.windows.active_window import marker_of
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.view import Span, marker_of, spans_of, spans_through
+from app.conversations.windows import ActiveWindows
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
 from app.snapshots.copies import SourceMessage, source_of, without_ref
@@ -72,7 +70,7 @@ class SnapshotService:
         Raises NotFound, or ValidationError when the window is empty.
         """
         async with self._database.session() as session:
-            found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            found = await session.conversations.get(tenant_id, conversation_id)
         windows = await self._windows(tenant_id, [found])
         return await self._save(tenant_id, windows, description, None)
 
@@ -84,12 +82,9 @@ class SnapshotService:
         Raises NotFound, or ValidationError when all of them are empty.
         """
         async with self._database.session() as session:
-            agent = await get_agent(session, tenant_id, agent_id)
+            agent = await session.agents.get(tenant_id, agent_id)
             ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
-            stored = [
-                await session.conversations.find(tenant_id, each, self._resolver.default_model)
-                for each in ids
-            ]
+            stored = [await session.conversations.find(tenant_id, each) for each in ids]
         conversations = sorted(
             filter(None, stored), key=lambda item: (item.created_at, item.conversation_id)
         )
@@ -137,7 +132,7 @@ class SnapshotService:
         )
         async with self._database.transaction() as session:
             if agent is not None:  # the lock orders this transaction and a deletion of the agent
-                await get_agent(session, tenant_id, agent.agent_id, lock=True)
+                await session.agents.get(tenant_id, agent.agent_id, lock=True)
             ids = [window.part.conversation_id for window in windows]
             existing = await lock_conversations(session.session, tenant_id, ids)
             saved = [window for window in windows if window.part.conversation_id in existing]
@@ -152,8 +147,8 @@ class SnapshotService:
                 (item.part.public_id, item.conversation.model or default_model) for item in saved
             ]
             snapshot = Snapshot(
-                session_id=self._new_id(),
-                timestamp=now,
+                snapshot_id=self._new_id(),
+                created_at=now,
                 description=_sendable(description),
                 summary=summary,
                 message_count=sum(window.part.message_count for window in saved),
@@ -173,15 +168,15 @@ class SnapshotService:
         A conversation that has all its messages already is taken as it is. Raises ValidationError
         for messages that an append would refuse, Conflict for a used id.
         """
-        session_id = file.session_id.lower()
+        snapshot_id = file.snapshot_id.lower()
         if file.message_count != len(file.messages):
             raise ValidationError.at("/message_count", f"There are {len(file.messages)} messages")
         # In a thread: the number of messages is bounded by the size of the body only.
         sources = await asyncio.to_thread(parse_import, file.messages)
         models = {item.conversation_id: item.model for item in file.models}
         async with self._database.session() as session:
-            if await find_snapshot(session.session, tenant_id, session_id) is not None:
-                raise _id_taken(session_id)
+            if await find_snapshot(session.session, tenant_id, snapshot_id) is not None:
+                raise _id_taken(snapshot_id)
             agent = None
             if file.agent_id is not None:
                 agent = await session.agents.find(tenant_id, file.agent_id)
@@ -199,7 +194,7 @@ class SnapshotService:
                 parts[source_id] = await self._add_part(tenant_id, messages, new, created)
             given = {name: getattr(file, name) for name in Snapshot.__slots__}
             own = {
-                "session_id": session_id,
+                "snapshot_id": snapshot_id,
                 "description": _sendable(file.description),
                 "summary": sendable(file.summary),
                 "message_count": sum(part.message_count for part in parts.values()),
@@ -214,7 +209,7 @@ class SnapshotService:
                 if len(await lock_conversations(session.session, tenant_id, keys)) < len(keys):
                     raise Conflict("A conversation of the snapshot was deleted meanwhile")
                 if not await add_snapshot(session.session, tenant_id, snapshot, [*parts.values()]):
-                    raise _id_taken(session_id)
+                    raise _id_taken(snapshot_id)
             return snapshot
         except BaseException:
             for key in created:
@@ -235,7 +230,7 @@ class SnapshotService:
         """
         public_id = new.conversation_id or ""
         async with self._database.session() as session:
-            known_key = await find_key(session, tenant_id, public_id)
+            known_key = await session.conversations.find_key(tenant_id, public_id)
             if known_key is not None:
                 seqs = await seqs_of(session, known_key, [source.id for source in sources])
                 if len(seqs) == len(sources):
@@ -245,7 +240,8 @@ class SnapshotService:
         key = conversation.conversation_id
         created.append(key)
         await self._restores.append(tenant_id, key, sources)
-        stored = await self._conversations.get(tenant_id, key)
+        async with self._database.session() as session:
+            stored = await session.conversations.get(tenant_id, key)
         end = stored.state.head_seq + 1
         return SnapshotPart(key, conversation.public_id, (Span(1, end),))
 
@@ -269,7 +265,7 @@ class SnapshotService:
         async with self._database.session() as session:
             key = None
             if public_id is not None:
-                key = await find_key(session, tenant_id, public_id)
+                key = await session.conversations.find_key(tenant_id, public_id)
                 key = key or keys_of(tenant_id, public_id)[0]
             filters = {"agent_id": agent_id, "conversation_id": key}
             return await page_of_snapshots(
@@ -277,14 +273,14 @@ class SnapshotService:
             )
 
     async def read(
-        self, tenant_id: str, session_id: str, content: Content
+        self, tenant_id: str, snapshot_id: str, content: Content
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
 
         The pages end in ServiceUnavailable if entries are missing. The caller may remove entries
         from a page to free their memory.
         """
-        snapshot, parts = await self._get(tenant_id, session_id)
+        snapshot, parts = await self._get(tenant_id, snapshot_id)
         return snapshot, self._pages(snapshot, parts, content)
 
     async def _pages(
@@ -304,31 +300,31 @@ class SnapshotService:
     # --- restoring and deleting -----------------------------------------------------------
 
     async def restore(
-        self, tenant_id: str, session_id: str, public_id: str | None = None
+        self, tenant_id: str, snapshot_id: str, public_id: str | None = None
     ) -> RestoredSnapshot:
         """Restore the messages into their own conversations, or all into the one with this id.
 
         Raises NotFound for an unknown snapshot, and as `RestoreService.restore` does.
         """
-        snapshot, parts = await self._get(tenant_id, session_id)
+        snapshot, parts = await self._get(tenant_id, snapshot_id)
         return await self._restores.restore(tenant_id, snapshot, parts, public_id)
 
-    async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
+    async def remove(self, tenant_id: str, snapshot_id: str) -> Mapping[str, int]:
         """Delete a snapshot and return the rows deleted by table; raises NotFound."""
         async with self._database.transaction() as session:
             deleted = await session.session.first(
-                REMOVE, tenant_id=tenant_id, session_id=session_id
+                REMOVE, tenant_id=tenant_id, snapshot_id=snapshot_id
             )
             if deleted is None or not deleted["snapshots"]:
-                raise _no_snapshot(session_id)
+                raise _no_snapshot(snapshot_id)
         return dict(deleted)
 
-    async def _get(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
+    async def _get(self, tenant_id: str, snapshot_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
         async with self._database.transaction() as session:
-            snapshot = await find_snapshot(session.session, tenant_id, session_id)
+            snapshot = await find_snapshot(session.session, tenant_id, snapshot_id)
             if snapshot is None:
-                raise _no_snapshot(session_id)
-            parts = await parts_of(session.session, tenant_id, session_id)
+                raise _no_snapshot(snapshot_id)
+            parts = await parts_of(session.session, tenant_id, snapshot_id)
         return snapshot, parts
 
 
@@ -336,12 +332,12 @@ def _sendable(description: str | None) -> str | None:
     return sendable(description) if description is not None else None
 
 
-def _no_snapshot(session_id: str) -> NotFound:
-    return NotFound(f"No snapshot {session_id}", {"session_id": session_id})
+def _no_snapshot(snapshot_id: str) -> NotFound:
+    return NotFound(f"No snapshot {snapshot_id}", {"snapshot_id": snapshot_id})
 
 
-def _id_taken(session_id: str) -> Conflict:
-    return Conflict(f"The id {session_id} is taken", {"session_id": session_id})
+def _id_taken(snapshot_id: str) -> Conflict:
+    return Conflict(f"The id {snapshot_id} is taken", {"snapshot_id": snapshot_id})
 
 
 def parse_import(entries: Sequence[Any]) -> dict[str, list[SourceMessage]]:

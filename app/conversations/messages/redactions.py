@@ -134,15 +134,15 @@ STARTS = Statement(f"SELECT epoch_id, frame FROM epochs WHERE {_CONVERSATION}")
 SET_START = Statement(f"UPDATE epochs SET frame = :frame WHERE {_EPOCH}")
 DROP_SNAPSHOT_SUMMARIES = Statement(f"""
     WITH naming AS (
-        SELECT s.tenant_id, s.session_id
+        SELECT s.tenant_id, s.snapshot_id
         FROM snapshot_parts p
-        JOIN snapshots s ON s.tenant_id = p.tenant_id AND s.session_id = p.session_id
+        JOIN snapshots s ON s.tenant_id = p.tenant_id AND s.snapshot_id = p.snapshot_id
         WHERE p.conversation_id = :conversation_id AND p.spans[cardinality(p.spans)] > :seq
-        ORDER BY s.session_id
+        ORDER BY s.snapshot_id
         FOR UPDATE OF s
     )
     UPDATE snapshots s SET summary = '{REDACTED_SUMMARY}'
-    FROM naming WHERE s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
+    FROM naming WHERE s.tenant_id = naming.tenant_id AND s.snapshot_id = naming.snapshot_id
 """)
 _RECORDED = ("conversation_id", "seq", "message_id", "reason", "key_id")
 RECORD = Statement(f"""
@@ -196,7 +196,7 @@ class RedactionService:
         A message that is redacted already keeps its record.
         """
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            await session.conversations.get(tenant_id, conversation_id)
             messages = await session.log.by_ids(conversation_id, [message_id])
             if not messages:
                 raise NotFound.message(message_id)

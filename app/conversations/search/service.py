@@ -114,9 +114,7 @@ class SearchService:
     async def _indexed(self, tenant_id: str, conversation_id: str) -> Conversation:
         """Return a conversation after its messages are indexed; raises NotFound."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
         await index(self._database, conversation_id)
         return conversation
 
