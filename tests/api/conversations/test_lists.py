@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.api_keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests.api.conversations.builders import post
 from tests.api.talk import append, assert_problem, assistant, new_conversation, user
 from tests.conftest import in_thread, started
+from tests.keys import create
 
 
 async def ids(client: httpx.AsyncClient, query: str = "") -> list[str]:
