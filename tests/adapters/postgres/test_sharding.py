@@ -167,7 +167,7 @@ SPREAD = {
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
         "conversations.events": "NEWEST_OF",
-        "snapshots.forks": "ADD COPIES COPY_BLOBS",
+        "snapshots.forks": "COPY_WORDS ADD COPIES COPY_BLOBS",
         "work.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
@@ -175,7 +175,7 @@ SPREAD = {
         "snapshots.repository": "ADD FIND LIST PARTS REMOVE",
         "conversations.snapshot_removal": "REMOVE_OF_AGENT",
         "conversations.search.index": "UNINDEXED",
-        "conversations.search.service": "BLOCKS MESSAGES",
+        "conversations.search.service": "BLOCKS INDEXED_BEFORE",
         "conversations.windows.service": "COUNT_TOKENS CLEAR ADD_CLEARED",
         "conversations.statuses": "ACTIVITIES",
     }.items()
