@@ -119,7 +119,7 @@ def overflow(trace: Trace, recorder: Recorder) -> None:
     for format in (*PROVIDERS, *PROVIDERS):
         asked = {"format": format, "model": MODELS[format], "status": "", "error": _TOO_LONG}
         chat.send("POST", "/overflow", asked, f"overflow build {format}")
-    chat.build_all(max_context_tokens=12_000)
+    chat.build_all(context_window=12_000)
     chat.look()
     if found := chat.compactions():
         chat.send("POST", f"/compactions/{found[0]['compaction_id']}/undo", label="undo")
@@ -259,7 +259,7 @@ def oversized(trace: Trace, recorder: Recorder) -> None:
 
 def stateless(trace: Trace, recorder: Recorder) -> None:
     """Build, compress and count without stored state."""
-    asked: dict[str, Any] = {"max_context_tokens": 4_000, "preserve_top": 2, "preserve_bottom": 3}
+    asked: dict[str, Any] = {"context_window": 4_000, "preserve_top": 2, "preserve_bottom": 3}
     state = None
     for end in range(10, len(trace.messages) + 10, 10):
         body = {**asked, "messages": trace.messages[:end]}

@@ -241,7 +241,7 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
         answer = await client.post("/v1/conversations/import", content=written(tried))
         assert_problem(answer, 422, "VALIDATION_ERROR")
     for body in ({}, {"format": "anthropic", "model": "claude-sonnet-4-5"}):
-        ask = {"max_context_tokens": 8_000, **body}
+        ask = {"context_window": 8_000, **body}
         one, two = [(await client.post(f"{at}/context", json=ask)).json() for at in (path, copy)]
         assert one["tokens_used"] == two["tokens_used"] <= 8_000
         assert await payload(client, copy, **ask) == await payload(client, path, **ask)
