@@ -167,7 +167,7 @@ SPREAD = {
         "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
         "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
         "conversations.events": "NEWEST_OF",
-        "snapshots.forks": "COPY_WORDS ADD COPIES COPY_BLOBS",
+        "snapshots.forks": "COPY_BLOBS COPY_COMPACTIONS COPY_VERSIONS COPY_WORDS",
         "work.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
