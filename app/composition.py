@@ -29,7 +29,6 @@ from app.context.stateless import RegistryService, StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.events import EventService
-from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
@@ -38,7 +37,7 @@ from app.conversations.search.service import SearchService
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
 from app.models import tokenizer
@@ -85,7 +84,7 @@ class Services:
         self.telemetry = telemetry = Telemetry(app_version(), settings.metrics_token)
         self.store = store = store_of(settings, telemetry.database_failed)
         telemetry.watch(store.pool_state, partial(waiting_in, store))
-        self.database = database = Database(store)
+        self.database = database = Database(store, settings.default_model)
         self.keys = keys_of(database, telemetry.key_refused)
         self.limits = limits_of(settings, database)
         self.tokenizer, self.models = LocalTokenizer(), ModelRegistry()
@@ -130,7 +129,7 @@ class Services:
             utc_now,
             timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
-        self.search = SearchService(database, resolver)
+        self.search = SearchService(database)
         self.conversations: ConversationService = ConversationService(
             database,
             resolver,
@@ -190,7 +189,6 @@ class Services:
             outputs.delete_conversation_objects,
             self.summariser.check_model,
         )
-        self.conversation_keys = ConversationKeys(database)
         self.receipts = ReceiptService(database, resolver, active)
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
@@ -209,7 +207,7 @@ class Services:
             settings.max_blob_bytes,
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
-        restores = RestoreService(database, outputs, active, log, resolver.default_model, MAX_BATCH)
+        restores = RestoreService(database, outputs, active, log, MAX_BATCH)
         summaries = SnapshotSummaries(database, self.summariser)
         self.snapshots = SnapshotService(
             database, resolver, summaries, restores, self.conversations, active, new_id

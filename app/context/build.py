@@ -88,7 +88,7 @@ class ContextService:
         """Return the budget of the stored settings, None while no context window is known."""
         resolver, database = self._deps.resolver, self._deps.database
         async with database.session() as session:
-            conversation = await resolver.find_conversation(session, tenant_id, conversation_id)
+            conversation = await session.conversations.get(tenant_id, conversation_id)
         conversation = await self._deps.active.updated(tenant_id, conversation)
         return await read_budget(resolver, database.session, conversation)
 

@@ -15,7 +15,7 @@ from app.conversations.compaction_receipt import CompactResult, unchanged
 from app.conversations.partial_messages import MIN_SHORTENED_TOKENS, cut_after_refusal, largest_text
 from app.conversations.turns import Entry
 from app.conversations.view import View
-from app.conversations.views import with_shortened, without_item
+from app.conversations.visible import with_shortened, without_item
 from app.formats.message import Role
 from app.models.budget import Limits, Usage, measure, scaled
 from app.models.overflow_errors import Verdict, VerdictKind

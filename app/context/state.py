@@ -32,7 +32,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
 from app.conversations.view import WHOLE_VIEW, View
-from app.conversations.views import (
+from app.conversations.visible import (
     NO_PROVIDER_COMPACTION,
     agent_tools_tokens,
     shortened_entries,
@@ -41,7 +41,7 @@ from app.conversations.views import (
     with_shortened,
     with_shown_item,
 )
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
 from app.payload.assembler import Assembler

@@ -27,9 +27,8 @@ from app.conversations.budget_status import (
 from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, payload_stream_of
-from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
 from app.models.budget import (
     INEXACT_MARGIN,
@@ -85,7 +84,7 @@ class UsageService:
             if conversation_id is None:
                 owner = {"tenant_id": tenant_id, "agent_id": agent_id or WHOLE_TENANT}
                 return await session.usage.totals("tenant_usage", query, **owner)
-            await get_conversation(session, tenant_id, conversation_id, None)
+            await session.conversations.get(tenant_id, conversation_id)
             owner = {"conversation_id": conversation_id}
             return await session.usage.totals("conversation_usage", query, **owner)
 
@@ -94,7 +93,7 @@ class UsageService:
     ) -> Page[Any]:
         """Return reports or epochs, the newest first, starting after the one with this id."""
         async with self._database.session() as session:
-            await get_conversation(session, tenant_id, conversation_id, None)
+            await session.conversations.get(tenant_id, conversation_id)
             return await session.usage.page(table, conversation_id, limit, before)
 
     async def report(
@@ -190,11 +189,9 @@ class UsageService:
         self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None
     ) -> Conversation:
         """Return a conversation with its settings for a model, its active window up to date."""
-        conversation = await self._resolver.find_conversation(
-            session, tenant_id, conversation_id, model
-        )
+        conversation = await session.conversations.get(tenant_id, conversation_id, model)
         if conversation.is_outdated(self._active.now()):
-            locked = await lock_conversation(session, tenant_id, conversation_id, None)
+            locked = await session.conversations.get(tenant_id, conversation_id, lock=True)
             updated = await self._active.update_locked(session, locked)
             return replace(conversation, state=updated.state)
         return conversation

@@ -25,7 +25,7 @@ from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
-from app.conversations.views import (
+from app.conversations.visible import (
     base_view,
     lacks_summary,
     lasting_agent_tools,

@@ -16,9 +16,8 @@ from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.epochs import Epoch, epoch_start_from, payload_stream_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, overlap
-from app.conversations.views import lasting_agent_tools
-from app.conversations.visibility import start_of_last
-from app.conversations.windows.service import tokens_in
+from app.conversations.visible import lasting_agent_tools, start_of_last
+from app.conversations.windows import tokens_in
 from app.models.budget import (
     ContextBudget,
     Limits,

@@ -29,8 +29,14 @@ from app.conversations.events import EventType
 from app.conversations.messages.draft import Draft
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, spans_through
-from app.conversations.views import base_view, kept_seqs, provider_item, view_behind_item, with_view
-from app.conversations.windows.service import ActiveWindows, view_state_of
+from app.conversations.visible import (
+    base_view,
+    kept_seqs,
+    provider_item,
+    view_behind_item,
+    with_view,
+)
+from app.conversations.windows import ActiveWindows, view_state_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
 from app.formats.reasoning import OPENAI, readable_summary

@@ -300,7 +300,6 @@ class ConversationListRepository(Repository):
         self,
         tenant_id: str,
         conversation_ids: Sequence[str],
-        default_model: str | None,
         bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
@@ -315,7 +314,7 @@ class ConversationListRepository(Repository):
             tenant_id=tenant_id,
             conversation_ids=list(conversation_ids),
             model=None,
-            default_model=default_model,
+            default_model=self._settings_cache.default_model,
             **limits(len(conversation_ids), bound),
         )
         return page_of(

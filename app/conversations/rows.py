@@ -23,8 +23,15 @@ from app.conversations.conversation import (
 from app.conversations.epochs import Epoch
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.turns import Entry, entry
-from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
-from app.conversations.windows.active_window import window_from
+from app.conversations.view import (
+    Span,
+    Summary,
+    View,
+    spans_beside,
+    summary_from,
+    view_from,
+    window_from,
+)
 from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.budget import Calibration
@@ -149,8 +156,9 @@ def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
 class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
-    def __init__(self, max_size: int = 1024) -> None:
-        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
+    def __init__(self, default_model: str | None) -> None:
+        self.default_model = default_model
+        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(1024)
 
     def get(
         self, tenant_id: str, conversation_id: str, model: str | None = None

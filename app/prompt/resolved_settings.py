@@ -359,7 +359,7 @@ class ResolvedSettings:
 
 def agent_tool_definition(name: str) -> ToolDefinition:
     """Return the definition of an agent tool, or of the stub."""
-    return STUB_TOOL if name == STUB_TOOL.name else AGENT_TOOLS[name].definition
+    return STUB_TOOL if name == STUB_TOOL.name else AGENT_TOOLS[name]
 
 
 def tools_from(levels: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefinition, ...]:

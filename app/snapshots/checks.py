@@ -29,8 +29,7 @@ from app.common.json_text import StructureLimits
 from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.view import View, summary_from, view_from
-from app.conversations.windows.active_window import window_from
+from app.conversations.view import View, summary_from, view_from, window_from
 from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
@@ -160,7 +159,7 @@ class ImportChecker:
             case "end":
                 self._check_end(line, fields)
             case "blob_piece":
-                fields["data"] = self._blob_piece(line, fields["data"])
+                fields["data"] = self._blob_piece(line, fields["data"] or "")
             case "compaction":
                 facts = {name: given[name] for name in FACTS if name in given}
                 checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))

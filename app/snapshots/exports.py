@@ -28,10 +28,10 @@ from app.blobs.store import BlobStore
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError
-from app.conversations.lookup import free_key, id_taken, own_id_of
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
+from app.conversations.repository import id_taken, own_id_of
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.active_window import window_from
+from app.conversations.view import window_from
 from app.database.sql import read
 from app.repositories import Database, Repositories
 from app.snapshots.checks import FORMAT, LINES, VERSION, ImportChecker, Line, read_lines
@@ -79,7 +79,7 @@ class ExportService:
                 yield lines
         if counts["message"] != state["head_seq"]:
             raise ServiceUnavailable("The conversation was deleted while it was exported")
-        end = {"messages": counts["message"], "blobs": counts["blob"]}
+        end: dict[str, Any] = {"messages": counts["message"], "blobs": counts["blob"]}
         end |= {"lines": counts.total() + 2, "sha256": sha256.hexdigest()}
         yield _lines("end", [end])
 
@@ -160,7 +160,7 @@ class ImportService:
             checker = ImportChecker(self.resolver.counter)
             checked = map(checker.check, read_lines(file, _RECORD_FACTOR * self.max_body_bytes))
             async with self.database.transaction() as session:
-                key = await free_key(session, tenant_id, public_id, lock=True)
+                key = await session.conversations.free_key(tenant_id, public_id)
                 writer = _Import(self, session, tenant_id, key, checker, _in_threads(checked))
                 try:
                     await writer.begin(check_settings, own_id_of(key, public_id), agent_id)
@@ -201,8 +201,8 @@ class _Import:
         if expires_at is not None and expires_at <= self.service.now():
             expires_at = None  # the import of an old export would be deleted at once
         own = {"tenant_id": self.tenant_id, "conversation_id": self.key, "own_id": own_id}
-        own |= {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
-        if not await self.session.session.run(ADD, **{**settings, **own}):
+        changed = {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
+        if not await self.session.session.run(ADD, **{**settings, **own, **changed}):
             raise id_taken(own_id or self.key)  # another tenant has created one with this UUID
 
     async def store(self) -> None:

@@ -31,13 +31,21 @@ from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.lookup import free_key, own_id_of
 from app.conversations.messages.repository import REDACTION_LOCK
+from app.conversations.repository import own_id_of
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.view import Span, View, overlap, spans_through
-from app.conversations.views import kept_seqs
-from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
-from app.conversations.windows.service import ActiveWindows, find_oldest_at, mentions_in
+from app.conversations.view import (
+    TICK,
+    ActiveWindow,
+    Restored,
+    Span,
+    View,
+    overlap,
+    spans_through,
+    time_after_clear,
+)
+from app.conversations.visible import kept_seqs
+from app.conversations.windows import ActiveWindows, find_oldest_at, mentions_in
 from app.database.connections import Session, Statement
 from app.database.tables import TABLES
 from app.repositories import Database, Repositories
@@ -136,7 +144,7 @@ class ForkService:
             own["metadata"] = json_text.dumps(metadata)
         for _ in range(_MAX_ATTEMPTS):
             async with self._database.session() as session:
-                source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+                source = await session.conversations.get(tenant_id, conversation_id)
             source = await self._active.updated(tenant_id, source)
             head_seq = source.state.head_seq
             if at_seq is not None and at_seq > head_seq:
@@ -155,7 +163,8 @@ class ForkService:
         """
         source_id, tenant_id, public_id = source.conversation_id, own["tenant_id"], own["own_id"]
         async with self._database.transaction() as session:
-            sql, key = session.session, await free_key(session, tenant_id, public_id, lock=True)
+            sql = session.session
+            key = await session.conversations.free_key(tenant_id, public_id)
             copied = await read_settings(sql, tenant_id, source_id)
             if copied is None:
                 raise NotFound.conversation(source_id)
@@ -258,7 +267,8 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
     await session.run(COPY_WORDS, **copied)
     if copied["compaction_id"] is not None:
         await session.run(COPY_COMPACTIONS, **copied)
-    objects, end, messages = [], copied["head_seq"], 0
+    objects: list[Any] = []
+    end, messages = copied["head_seq"], 0
     for after_seq in range(0, end, BATCH_MESSAGES):
         through = min(after_seq + BATCH_MESSAGES, end)
         seqs = {**copied, "after_seq": after_seq, "head_seq": through}

@@ -15,7 +15,7 @@ import asyncpg
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.snapshot_removal import DELETE_PARTS
+from app.conversations.repository import DELETE_PARTS
 from app.conversations.view import Span, count_in
 from app.database.connections import Session, Statement
 from app.database.sql import bounded, fields_of, insert, lengths, limits, page_of, read

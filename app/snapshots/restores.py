@@ -28,12 +28,11 @@ from app.common.errors import Conflict, NotFound, ServiceUnavailable, Validation
 from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
-from app.conversations.lookup import find_key, get_conversation, lock_conversation
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.view import Span, count_in, minus, spans_of, spans_through
-from app.conversations.windows.service import ActiveWindows, store_window
+from app.conversations.windows import ActiveWindows, store_window
 from app.database.connections import Statement
 from app.database.sql import edges
 from app.formats.message import FormatName
@@ -111,7 +110,6 @@ class RestoreService:
     _outputs: StoredResults
     _active: ActiveWindows
     _log: LogService
-    _default_model: str | None
     _max_messages: int
 
     async def entries(self, part: SnapshotPart, content: Content) -> AsyncGenerator[list[bytes]]:
@@ -156,7 +154,7 @@ class RestoreService:
         target_key = None
         if target is not None:
             async with self._database.session() as session:
-                target_key = await find_key(session, tenant_id, target)
+                target_key = await session.conversations.find_key(tenant_id, target)
             if target_key is None:
                 raise NotFound.conversation(target)
             if len(snapshot.conversation_ids) > 1:
@@ -191,16 +189,14 @@ class RestoreService:
 
     async def _find(self, tenant_id: str, conversation_id: str) -> Conversation:
         async with self._database.session() as session:
-            return await get_conversation(session, tenant_id, conversation_id, self._default_model)
+            return await session.conversations.get(tenant_id, conversation_id)
 
     async def _rejoin(
         self, tenant_id: str, conversation_id: str, spans: Sequence[Span]
     ) -> tuple[Span, ...]:
         """Restore spans of the log into the window, and return those that were outside."""
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             conversation = await self._active.update_locked(session, conversation)
             outside = minus(spans, conversation.state.window.spans)
             if outside:
@@ -250,9 +246,7 @@ class RestoreService:
         if target.added:
             # The next build starts an epoch (rule 4).
             async with self._database.transaction() as session:
-                conversation = await lock_conversation(
-                    session, tenant_id, target.key, self._default_model
-                )
+                conversation = await session.conversations.get(tenant_id, target.key, lock=True)
                 version = conversation.state.view_version + 1
                 state = replace(conversation.state, view_version=version, view_cause="restored")
                 await store_window(session, target.key, state)

@@ -339,7 +339,8 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 
 async def _created_conversation(request: Request, key: str) -> Response:
-    shown = await services(request).conversations.get(tenant_of(request), key)
+    async with services(request).database.session() as session:
+        shown = await session.conversations.get(tenant_of(request), key)
     answer = ShownConversation(**conversation_fields(request, shown))
     return Json(answer, 201, headers={"Location": path_of(answer.conversation_id)})
 

@@ -19,18 +19,16 @@ from app.common.ids import keys_of
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.common.texts import sendable
 from app.conversations.conversation import Agent, Conversation
-from app.conversations.lookup import find_key, get_agent
 from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.redactions import REDACTED_SUMMARY
 from app.conversations.messages.row import NO_CALLS, Calls, batch_shape
 from app.conversations.messages.stored_results import Content
+from app.conversations.repository import REMOVED_SUMMARY
 from app.conversations.schemas import ConversationCreate
 from app.conversations.service import ConversationService
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.snapshot_removal import REMOVED_SUMMARY
-from app.conversations.view import Span, spans_of, spans_through
-from app.conversations.windows.active_window import marker_of
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.view import Span, marker_of, spans_of, spans_through
+from app.conversations.windows import ActiveWindows
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database
 from app.snapshots.copies import SourceMessage, source_of, without_ref
@@ -72,7 +70,7 @@ class SnapshotService:
         Raises NotFound, or ValidationError when the window is empty.
         """
         async with self._database.session() as session:
-            found = await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            found = await session.conversations.get(tenant_id, conversation_id)
         windows = await self._windows(tenant_id, [found])
         return await self._save(tenant_id, windows, description, None)
 
@@ -84,12 +82,9 @@ class SnapshotService:
         Raises NotFound, or ValidationError when all of them are empty.
         """
         async with self._database.session() as session:
-            agent = await get_agent(session, tenant_id, agent_id)
+            agent = await session.agents.get(tenant_id, agent_id)
             ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
-            stored = [
-                await session.conversations.find(tenant_id, each, self._resolver.default_model)
-                for each in ids
-            ]
+            stored = [await session.conversations.find(tenant_id, each) for each in ids]
         conversations = sorted(
             filter(None, stored), key=lambda item: (item.created_at, item.conversation_id)
         )
@@ -137,7 +132,7 @@ class SnapshotService:
         )
         async with self._database.transaction() as session:
             if agent is not None:  # the lock orders this transaction and a deletion of the agent
-                await get_agent(session, tenant_id, agent.agent_id, lock=True)
+                await session.agents.get(tenant_id, agent.agent_id, lock=True)
             ids = [window.part.conversation_id for window in windows]
             existing = await lock_conversations(session.session, tenant_id, ids)
             saved = [window for window in windows if window.part.conversation_id in existing]
@@ -235,7 +230,7 @@ class SnapshotService:
         """
         public_id = new.conversation_id or ""
         async with self._database.session() as session:
-            known_key = await find_key(session, tenant_id, public_id)
+            known_key = await session.conversations.find_key(tenant_id, public_id)
             if known_key is not None:
                 seqs = await seqs_of(session, known_key, [source.id for source in sources])
                 if len(seqs) == len(sources):
@@ -245,7 +240,8 @@ class SnapshotService:
         key = conversation.conversation_id
         created.append(key)
         await self._restores.append(tenant_id, key, sources)
-        stored = await self._conversations.get(tenant_id, key)
+        async with self._database.session() as session:
+            stored = await session.conversations.get(tenant_id, key)
         end = stored.state.head_seq + 1
         return SnapshotPart(key, conversation.public_id, (Span(1, end),))
 
@@ -269,7 +265,7 @@ class SnapshotService:
         async with self._database.session() as session:
             key = None
             if public_id is not None:
-                key = await find_key(session, tenant_id, public_id)
+                key = await session.conversations.find_key(tenant_id, public_id)
                 key = key or keys_of(tenant_id, public_id)[0]
             filters = {"agent_id": agent_id, "conversation_id": key}
             return await page_of_snapshots(

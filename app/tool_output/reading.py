@@ -66,20 +66,18 @@ class BlobReader:
     ) -> list[Blob]:
         """Return blobs, newest first, after the one with the id `before`."""
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            await session.conversations.get(tenant_id, conversation_id)
             return await session.blobs.page(conversation_id, limit, before)
 
     async def check(self, tenant_id: str, conversation_id: str) -> None:
         """Raise NotFound if the conversation does not exist."""
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            await session.conversations.get(tenant_id, conversation_id)
 
     async def find(self, tenant_id: str, conversation_id: str, ref: str) -> ReadableOutput:
         """Return the output of a ref; raises NotFound, or Gone if it was collected."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             blob = await session.blobs.find(conversation_id, ref)
             message = None
             if blob is None:

@@ -21,7 +21,6 @@ from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.conversations.events import EventType
-from app.conversations.lookup import lock_conversation
 from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.repositories import Database
@@ -60,9 +59,7 @@ class BlobUploads:
         leaves nothing stored. One whose declared size is too large is refused before it is read.
         """
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
         self._check_size(declared_bytes)
         content_id = self._new_id()
         async with self._database.session() as session:
@@ -165,9 +162,7 @@ class BlobCollector:
         Uploads after `uploaded_before` stay, because a message may still be appended for them.
         """
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             compacted = self._resolver.policy_of(conversation).gc.drop_compacted
             blobs = await session.blobs.collectable(
                 conversation_id, uploaded_before, compacted=compacted

@@ -204,7 +204,7 @@ class RedactionService:
         A message that is redacted already keeps its record.
         """
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            await session.conversations.get(tenant_id, conversation_id)
             messages = await session.log.by_ids(conversation_id, [message_id])
             if not messages:
                 raise NotFound.message(message_id)

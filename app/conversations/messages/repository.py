@@ -11,20 +11,17 @@ from itertools import accumulate
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import CompactionThreshold, Conversation
 from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
-from app.conversations.repository import LOCK
 from app.conversations.rows import (
     CALIBRATION,
     STATE_COLUMNS,
     CachedSettings,
     entry_from,
     stored_message_from,
-    versions_of,
 )
-from app.conversations.thresholds import CompactionThreshold
 from app.conversations.turns import Entry, with_pins
-from app.conversations.windows.active_window import marker_of
+from app.conversations.view import marker_of
 from app.database.connections import Repository, Statement
 from app.database.sql import bounded, equal, fields_of, insert, lengths, limits, page_of
 from app.database.tables import APPEND as APPEND_FUNCTION
@@ -218,7 +215,6 @@ class LogRepository(Repository):
         ids: Sequence[str],
         *,
         due: CompactionThreshold,
-        default_model: str | None,
         now: datetime,
     ) -> Conversation | None:
         """Store a batch if log and settings still allow it, and return the conversation after it.
@@ -242,7 +238,7 @@ class LogRepository(Repository):
             conversation_id=conversation.conversation_id,
             tenant_id=tenant_id,
             counter=conversation.counter,
-            model=conversation.model or default_model,
+            model=conversation.model or self._settings_cache.default_model,
             expected_seq=request.expected_seq,
             client_ids=[draft.id for draft in drafts if draft.id is not None],
             settings_at=conversation.updated_at,
@@ -269,23 +265,6 @@ class LogRepository(Repository):
             return None
         after = self._settings_cache.conversation_from(row, tenant_id, known)
         return replace(after, state=replace(after.state, became_due=row["became_due"] or False))
-
-    async def lock(
-        self, tenant_id: str, conversation_id: str, default_model: str | None
-    ) -> Conversation | None:
-        """Lock the state until the transaction ends, and return the conversation."""
-        cached = self._settings_cache.get(tenant_id, conversation_id)
-        parameters = {
-            "tenant_id": tenant_id,
-            "conversation_id": conversation_id,
-            "model": None,
-            "default_model": default_model,
-            **versions_of(cached),
-        }
-        row = await self._session.first(LOCK, **parameters)
-        if row is None:
-            return None
-        return self._settings_cache.conversation_from(row, tenant_id, cached)
 
     async def by_ids(
         self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED

@@ -20,7 +20,7 @@ from app.conversations.messages.redactions import Redacted
 from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
-from app.conversations.visibility import Visibility
+from app.conversations.visible import Visibility
 from app.formats.message import FormatName, Role
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages

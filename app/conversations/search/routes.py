@@ -74,9 +74,10 @@ async def search_messages(
     if hits.end is not None:
         at, conversation_id, before_seq = hits.end
         next_cursor = cursors.encode("search", digest, at.isoformat(), conversation_id, before_seq)
-    public_ids = await services(request).conversation_keys.public_ids_of(
-        tenant_of(request), {key for key, _, _ in hits.found}
-    )
+    async with services(request).database.session() as session:
+        public_ids = await session.conversations.public_ids(
+            tenant_of(request), {key for key, _, _ in hits.found}
+        )
     data = [
         SearchHit.of(message, conversation_id=public_ids[key], snippet=snippet)
         for key, message, snippet in hits.found

@@ -43,7 +43,6 @@ from app.conversations.search.words import (
     ranked,
     scores_of,
 )
-from app.conversations.settings_resolver import SettingsResolver
 from app.database.connections import Statement
 from app.repositories import Database
 
@@ -114,12 +113,11 @@ class Recalled:
     text: str
 
 
+@dataclass(eq=False, repr=False)
 class SearchService:
     """Finds messages by their words."""
 
-    def __init__(self, database: Database, resolver: SettingsResolver) -> None:
-        self._database = database
-        self._resolver = resolver
+    _database: Database
 
     async def page(
         self,
@@ -162,9 +160,7 @@ class SearchService:
     ) -> tuple[Conversation, int, list[Block]]:
         """Return a conversation with its messages that are not indexed; raises NotFound."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             head_seq = conversation.state.head_seq
             return conversation, *await later_blocks(session.session, conversation_id, head_seq)
 

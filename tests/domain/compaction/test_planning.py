@@ -23,11 +23,16 @@ from app.compaction.planning import (
     summary_limit,
 )
 from app.conversations.compaction_receipt import CompactionPlan, NoCompaction
-from app.conversations.conversation import Conversation, ConversationState, StoredSettings
-from app.conversations.thresholds import CompactionThreshold, compaction_threshold
+from app.conversations.conversation import (
+    CompactionThreshold,
+    Conversation,
+    ConversationState,
+    StoredSettings,
+    compaction_threshold,
+)
 from app.conversations.turns import Entry, entry, pinned_seqs
 from app.conversations.view import Span, Summary, View, spans_beside
-from app.conversations.views import base_view, kept_seqs, kept_with_pins, shown_entries
+from app.conversations.visible import base_view, kept_seqs, kept_with_pins, shown_entries
 from app.formats.message import Role
 from app.models.budget import Limits, Usage
 from app.policy.policy import CompactionPolicy, Policy, SandwichPolicy, StrategyName

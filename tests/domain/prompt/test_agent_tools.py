@@ -20,7 +20,13 @@ from app.common.texts import is_sendable
 from app.context.tool_calls import Call, parse_call, result_message, search_result_message
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.message import FormatName, Role
-from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_LINES, definitions_in
+from app.prompt.agent_tools import (
+    AGENT_TOOLS,
+    MAX_BYTES,
+    MAX_LINES,
+    definitions_in,
+    parse_arguments,
+)
 from tests.judge import refusals
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
@@ -83,13 +89,13 @@ def test_every_format_defines_the_same_tools() -> None:
         read = [parse_tool({**tool, "type": "function"}, "") for tool in tools]
         for tool, ours in zip(read, AGENT_TOOLS.values(), strict=True):
             assert tool.description == ours.description
-            assert tool.parameters == ours.definition.parameters
+            assert tool.parameters == ours.parameters
 
 
 def test_no_description_mentions_another_tool() -> None:
     """A payload may have any single tool, so no description mentions another one."""
     for tool in AGENT_TOOLS.values():
-        text = json.dumps(tool.definition.parameters) + tool.description
+        text = json.dumps(tool.parameters) + tool.description
         assert not [name for name in AGENT_TOOLS if name in text]
 
 
@@ -159,7 +165,7 @@ def test_any_call_is_parsed_or_refused(format: FormatName, value: Any, inside: s
 )
 def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], ask: Any) -> None:
     """Defaults, numbers as text, null as left out, and limits clamped to their maximum."""
-    assert tuple(AGENT_TOOLS[name].parse({"ref_id": REF, **arguments}).values()) == ask
+    assert tuple(parse_arguments(name, {"ref_id": REF, **arguments}).values()) == ask
 
 
 @pytest.mark.parametrize(
@@ -167,10 +173,10 @@ def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], as
     [
         (READ_BYTES, None, "the arguments must be one JSON object"),
         (READ_BYTES, {}, "ref_id is required"),
-        (READ_BYTES, {"ref_id": ""}, "ref_id must be a string of 1 to 256 characters"),
-        (READ_BYTES, {"ref_id": "\x00"}, "ref_id must be a string of 1 to 256 characters"),
-        (READ_BYTES, {"ref_id": "\ud800"}, "ref_id must be a string of 1 to 256 characters"),
-        (READ_BYTES, {"ref_id": [REF]}, "ref_id must be a string of 1 to 256 characters"),
+        (READ_BYTES, {"ref_id": ""}, "ref_id must be a string of 1 to 1,000 characters"),
+        (READ_BYTES, {"ref_id": "\x00"}, "ref_id must be a string of 1 to 1,000 characters"),
+        (READ_BYTES, {"ref_id": "\ud800"}, "ref_id must be a string of 1 to 1,000 characters"),
+        (READ_BYTES, {"ref_id": [REF]}, "ref_id must be a string of 1 to 1,000 characters"),
         (READ_BYTES, {"ref_id": REF, "offset": 1.5}, "offset must be a whole number of at least 0"),
         (READ_BYTES, {"ref_id": REF, "offset": {}}, "offset must be a whole number of at least 0"),
         (READ_BYTES, {"ref_id": REF, "limit": "0"}, "limit must be a whole number of at least 1"),
@@ -181,10 +187,9 @@ def test_arguments_are_parsed_leniently(name: str, arguments: dict[str, Any], as
 def test_the_error_names_invalid_arguments(name: str, arguments: Any, told: str) -> None:
     """The model reads what is wrong and what is wanted. [agent-tools.model-errors]"""
     with pytest.raises(ValidationError) as refused:
-        AGENT_TOOLS[name].parse(arguments)
+        parse_arguments(name, arguments)
     said = refused.value.detail
     assert said.startswith(f"{name} was not run: ") and told in said
-    assert "It takes ref_id (string, required)" in said
 
 
 @pytest.mark.parametrize("text", ["{", "{'ref_id': 1}", "NaN", "x" * 70_000, '{"a":1e999}'])
@@ -205,7 +210,7 @@ def test_arguments_that_are_no_json_are_an_error_for_the_model(text: str) -> Non
 def test_any_arguments_are_a_request_or_a_short_error(name: str, arguments: Any) -> None:
     """A request is within its bounds, and the error for an invalid one is short."""
     try:
-        ask = AGENT_TOOLS[name].parse(arguments)
+        ask = parse_arguments(name, arguments)
     except ValidationError as refused:
         assert len(refused.detail) < 2000
         assert is_sendable(refused.detail)
@@ -263,7 +268,7 @@ def test_anthropic_gets_references_to_deferred_tools() -> None:
             {"type": "tool_reference", "tool_name": "get_time"},
         ],
     }
-    tools = PROVIDERS[ANTHROPIC].tools_to_wire([WEATHER, TIME, AGENT_TOOLS[TOOL_SEARCH].definition])
+    tools = PROVIDERS[ANTHROPIC].tools_to_wire([WEATHER, TIME, AGENT_TOOLS[TOOL_SEARCH]])
     called = {"role": "assistant", "content": [native(ANTHROPIC, TOOL_SEARCH, {"query": "x"})]}
     messages = [{"role": "user", "content": "Find it."}, called, message]
     assert refusals(ANTHROPIC, {"messages": messages, "tools": tools}) == []

@@ -20,7 +20,7 @@ from app.prompt.agent_tools import AGENT_TOOLS, deferred_note, plan_deferral
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-SEARCH = AGENT_TOOLS[TOOL_SEARCH].definition
+SEARCH = AGENT_TOOLS[TOOL_SEARCH]
 
 
 def tool(name: str, category: Any = "mcp") -> ToolDefinition:

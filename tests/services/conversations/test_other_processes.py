@@ -37,7 +37,7 @@ _ROWS = (
 
 def another(harness: Harness) -> Harness:
     """Return the services of another process, which has nothing in memory."""
-    return Harness(WatchedDatabase(Database(harness.database.store)), clock=harness.clock)
+    return Harness(WatchedDatabase(Database(harness.database.store, MODEL)), clock=harness.clock)
 
 
 async def rows(harness: Harness, sql: str, cid: str) -> list[tuple[Any, ...]]:

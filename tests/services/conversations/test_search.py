@@ -26,7 +26,7 @@ POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
 @pytest.fixture
 def service(harness: Harness) -> SearchService:
     """The search of the same process."""
-    return SearchService(harness.database, harness.resolver)
+    return SearchService(harness.database)
 
 
 @pytest_asyncio.fixture

@@ -51,7 +51,7 @@ async def report(service: UsageService, cid: str, usage: Any = None, **told: Any
     """Report usage of a build at the log's head, or have the last one judged again."""
     if usage is not None and "through_seq" not in told and "build_id" not in told:
         async with service._database.session() as session:
-            found = await session.conversations.find(TENANT, cid, MODEL)
+            found = await session.conversations.find(TENANT, cid)
         told["through_seq"] = found.state.head_seq if found is not None else None
     return await service.report(TENANT, cid, UsageRequest(usage=usage, **told))
 

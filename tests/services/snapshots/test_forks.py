@@ -25,7 +25,7 @@ from app.common.errors import (
 from app.conversations.conversation import ConversationState, StoredSettings
 from app.conversations.messages.stored_results import Content
 from app.conversations.view import Span, spans_through
-from app.conversations.views import base_view, shown_entries
+from app.conversations.visible import base_view, shown_entries
 from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
@@ -499,5 +499,5 @@ async def of_another_tenant(harness: Harness) -> str:
     """Return a conversation of another tenant."""
     own = new_id()
     async with harness.database.session() as session:
-        await session.conversations.add("another", own, None, "tokenizer", StoredSettings(), "{}")
+        await session.conversations.add("another", own, None, "tokenizer", StoredSettings())
     return own

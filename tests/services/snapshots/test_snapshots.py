@@ -26,7 +26,6 @@ from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import LAST_MESSAGES, SnapshotSummaries
 from tests.services.fakes import (
     ANTHROPIC,
-    MODEL,
     SUMMARISER,
     TENANT,
     Harness,
@@ -84,7 +83,6 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
         harness.outputs,
         harness.active,
         cast(LogService, appends),
-        MODEL,
         10,
     )
     summaries = SnapshotSummaries(harness.database, harness.summariser)
@@ -305,4 +303,4 @@ async def test_a_failed_import_leaves_nothing(
         await snapshots.add_import(TENANT, file)
     for conversation_id in (CONVERSATION_ID, other):
         with pytest.raises(NotFound):
-            await harness.conversations.get(TENANT, conversation_id)
+            await harness.stored(conversation_id)

@@ -34,7 +34,7 @@ def rows(database: Database) -> Process:
 async def other(database_url: str) -> Any:
     """Another process over the same database, with a memory of its own."""
     store = Store(database_url, max_size=2)
-    yield Process(Database(store))
+    yield Process(Database(store, "gpt-4o"))
     await store.close()
 
 
