@@ -82,19 +82,23 @@ class Services:
     def __init__(self, settings: Settings, now: Callable[[], datetime] = utc_now) -> None:
         """Make them for these settings; `now` is the clock of active windows."""
         self.telemetry = telemetry = Telemetry(app_version(), settings.metrics_token)
-        self.store = store = store_of(settings, telemetry.database_failed)
+        self.store = store = Store(
+            settings.database_url or "",
+            max_size=settings.pool_max_size,
+            timeouts=Timeouts(statement=settings.database_statement_seconds),
+            pooler=settings.database_pooler,
+            failed=telemetry.database_failed,
+        )
         telemetry.watch(store.pool_state, partial(waiting_in, store))
         self.database = database = Database(store, settings.default_model)
-        self.keys = keys_of(database, telemetry.key_refused)
-        self.limits = limits_of(settings, database)
+        self.keys = KeyService(database, utc_now, time.monotonic, telemetry.key_refused)
+        self.limits = LimitService(
+            database,
+            TenantLimits(settings.requests_per_minute, settings.summarizer_calls_per_hour),
+            time.time,
+        )
         self.tokenizer, self.models = LocalTokenizer(), ModelRegistry()
         self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-        self.missing_keys = {
-            model: variable
-            for model in (settings.summarizer_model, *settings.summarizer_fallback_models)
-            if model is not None and (variable := self.gateway.missing_key(model)) is not None
-        }
-        """The summarizers without a key, and the variables that it is missing in."""
         self.resolver = resolver = SettingsResolver(
             self.models, self.tokenizer, settings.policy, settings.default_model
         )
@@ -207,11 +211,11 @@ class Services:
             settings.max_blob_bytes,
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
-        restores = RestoreService(database, outputs, active, log, MAX_BATCH)
-        summaries = SnapshotSummaries(database, self.summariser)
-        self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, self.conversations, active, new_id
+        self.restores = RestoreService(
+            database, outputs, active, log, self.conversations, MAX_BATCH
         )
+        summaries = SnapshotSummaries(database, self.summariser)
+        self.snapshots = SnapshotService(database, resolver, summaries, active, new_id)
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
 
@@ -221,9 +225,6 @@ class Services:
 
         It begins once no first request has to load the tokenizer and the model registry.
         """
-        for model, variable in self.missing_keys.items():
-            data = {"model": model, "variable": variable}
-            _log.warning("summarizer_without_key", extra={"data": data})
         loading = asyncio.create_task(asyncio.to_thread(self._load))
         try:
             await self.store.open(FREQUENT)
@@ -242,28 +243,6 @@ class Services:
         """Load what the first request would wait for."""
         tokenizer.load()
         self.models.find("")
-
-
-def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: None) -> Store:
-    """Return the store for these settings; `failed` gets the kind of each database error."""
-    return Store(
-        settings.database_url or "",
-        max_size=settings.pool_max_size,
-        timeouts=Timeouts(statement=settings.database_statement_seconds),
-        pooler=settings.database_pooler,
-        failed=failed,
-    )
-
-
-def keys_of(database: Database, refused: Callable[[str], None] = lambda _why: None) -> KeyService:
-    """Return the service of API keys; `refused` gets the reason of each refused key."""
-    return KeyService(database, utc_now, time.monotonic, refused)
-
-
-def limits_of(settings: Settings, database: Database) -> LimitService:
-    """Return the service of limits; the settings have those of tenants without their own."""
-    defaults = TenantLimits(settings.requests_per_minute, settings.summarizer_calls_per_hour)
-    return LimitService(database, defaults, time.time)
 
 
 def new_id() -> str:

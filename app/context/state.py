@@ -395,8 +395,7 @@ class BuildState:
         """The usage of the view: exact once it is rendered, estimated from its entries before."""
         resolved = self.resolved
         if self.items is not None:
-            sealed = round((resolved.sealed_factor - 1) * self.items.sealed_tokens)
-            conversation, summary = self.items.tokens + sealed, self.items.summary_tokens
+            conversation, summary = self.items.tokens, self.items.summary_tokens
         else:
             conversation = sum(item.tokens for item in shown_entries(self.entries, self.view))
             summary = self.summary_tokens

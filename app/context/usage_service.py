@@ -27,18 +27,10 @@ from app.conversations.budget_status import (
 from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, payload_stream_of
-from app.conversations.settings_resolver import SettingsResolver, applied_calibration
+from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
-from app.models.budget import (
-    INEXACT_MARGIN,
-    Lesson,
-    Usage,
-    estimate_of,
-    lesson_of,
-    measure,
-    pressure_status,
-)
+from app.models.budget import INEXACT_MARGIN, Usage, estimate_of, measure, pressure_status, teaches
 from app.models.usage import (
     CallUsage,
     Purpose,
@@ -136,7 +128,7 @@ class UsageService:
                 format = FormatName(last.format) if last is not None else None
             settings = RequestSettings(format or LOG_FORMAT, report.model)
             resolved = await self._resolved(conversation, settings)
-            entry, lesson, reported, visible_tokens = None, None, None, 0
+            entry, reported, visible_tokens, is_lesson = None, None, 0, False
             if not is_new or report.usage is None:
                 stored = await session.usage.newest(conversation_id)
             else:
@@ -149,7 +141,7 @@ class UsageService:
                 if report.through_seq is not None and resolved is not None and epoch is not None:
                     count = self._count(tenant_id, conversation, resolved, epoch, stored)
                     if count is not None:
-                        regions, lesson = _learnt(conversation, resolved, count, call, texts)
+                        regions, is_lesson = _learnt(conversation, resolved, count, call, texts)
                         stored = replace(stored, estimated_tokens=regions.total, regions=regions)
                 if not await session.usage.add(conversation_id, stored, usage_json):
                     raise NotFound.conversation(conversation_id)
@@ -166,15 +158,19 @@ class UsageService:
                 await session.usage.add_to_conversation(conversation_id, [entry])
             # Other reports of the model, and of the tenant, wait for the end of this transaction
             # from here on.
-            if stored is not None and lesson is not None:
+            if stored is not None and is_lesson:
                 calibration = await session.usage.calibrate(
-                    tenant_id, stored.model, conversation.counter, lesson
+                    tenant_id,
+                    stored.model,
+                    conversation.counter,
+                    stored.token_usage.sent_tokens,
+                    stored.estimated_tokens or 0,
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
             if entry is not None:
                 await session.usage.add_to_tenant(tenant_id, conversation.agent_id, [entry])
-        answer = _answer(conversation, resolved, visible_tokens, reported, lesson is not None)
+        answer = _answer(conversation, resolved, visible_tokens, reported, is_lesson)
         if (
             answer.should_compact
             and resolved is not None
@@ -308,8 +304,8 @@ def _learnt(
     count: tuple[Usage, int],
     call: CallUsage,
     dynamic_texts: tuple[str, ...] | None,
-) -> tuple[Usage, Lesson | None]:
-    """Return the count of a payload with its dynamic text, and what a report says about it.
+) -> tuple[Usage, bool]:
+    """Return the count of a payload with its dynamic text, and whether a report teaches.
 
     Only a build id identifies dynamic text; without one, the stored text is counted.
     """
@@ -317,15 +313,10 @@ def _learnt(
     if dynamic_texts is not None:
         dynamic = resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
         usage = replace(usage, system_prompt=usage.system_prompt + dynamic)
-    if call.has_steps:
-        return usage, None
-    counter = conversation.counter
-    applied = applied_calibration(conversation.calibration, counter, resolved.model, resolved.info)
-    lesson = lesson_of(call.usage.sent_tokens, usage.total, sealed, counter, applied)
-    if any(tool.hosted is not None for tool in resolved.tools):
-        # Only their provider knows their cost.
-        return usage, lesson if lesson is not None and lesson.is_sealed else None
-    return usage, lesson
+    # Only their provider knows what hosted tools cost.
+    is_known = not call.has_steps and all(tool.hosted is None for tool in resolved.tools)
+    sent, counter = call.usage.sent_tokens, conversation.counter
+    return usage, is_known and teaches(sent, usage.total, sealed, counter)
 
 
 def _answer(

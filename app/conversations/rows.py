@@ -51,9 +51,7 @@ _UNLISTED = dict.fromkeys(("policy", "agent_policy"), "'{}'") | dict.fromkeys(
 # tables whose condition has parameters.
 _MODEL = "coalesce(:model, c.model, a.model, CAST(:default_model AS text))"
 _OF_MODEL = f"m.tenant_id = c.tenant_id AND m.model = {_MODEL}"
-CALIBRATION = """
-    ARRAY[cal.factor, cal.margin, cal.reports, cal.sealed_reported / cal.sealed_counted]
-"""
+CALIBRATION = "ARRAY[cal.factor, cal.margin, cal.reports]"
 _SMALL_COLUMNS = f"""
     c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at, c.expires_at,
     c.model, a.model AS agent_model, c.sections_version, c.tools_version,
@@ -215,8 +213,8 @@ def calibration_from(row: Any) -> Calibration | None:
     found = row["calibration"]
     if found is None or found[0] is None:
         return None
-    factor, margin, reports, sealed = found
-    return Calibration(factor, margin, int(reports), sealed)
+    factor, margin, reports = found
+    return Calibration(factor, margin, int(reports))
 
 
 def stored_message_from(row: Any) -> StoredMessage:

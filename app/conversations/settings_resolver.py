@@ -289,7 +289,6 @@ def _calibrated(
     return replace(
         resolved,
         factor=factor,
-        sealed_factor=calibration.sealed,
         limits=with_margin(resolved.limits),
         policy_limits=with_margin(limits) if resolved.model == stored else limits,
         # The deferred tools depend on the factor, so they are determined again.

@@ -458,8 +458,7 @@ CREATE TABLE tenant_usage (
     PRIMARY KEY (tenant_id, agent_id, day, model, purpose)
 ) WITH (fillfactor = 50);
 
--- The ratio of reported to counted tokens of a model, with exponential decay, and that of its
--- sealed text.
+-- The ratio of reported to counted tokens of a model, with exponential decay.
 CREATE TABLE calibrations (
     tenant_id text,
     model text,
@@ -470,8 +469,6 @@ CREATE TABLE calibrations (
     reported_sum double precision NOT NULL,
     counted_sum double precision NOT NULL,
     deviation_sum double precision NOT NULL,
-    sealed_reported double precision NOT NULL DEFAULT 1000,
-    sealed_counted double precision NOT NULL DEFAULT 1000,
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, model, counter)
 );

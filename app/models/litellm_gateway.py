@@ -17,7 +17,6 @@ import asyncio
 import logging
 import math
 import os
-import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -59,11 +58,6 @@ _DETAILS = {
     "bad_answer": "The model's answer cannot be parsed",
 }
 _PLAIN_USAGE = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
-_KEYED = re.compile(
-    r"(?:(openai|anthropic|deepseek|gemini|groq|mistral|openrouter|xai)/|(claude-)|(?:chat)?gpt-|o\d)"
-)
-_OTHER_KEYS = {"ANTHROPIC": "ANTHROPIC_AUTH_TOKEN", "GEMINI": "GOOGLE_API_KEY"}
-"""The second variable that LiteLLM reads a provider's key from."""
 
 
 class LiteLLMGateway:
@@ -72,19 +66,6 @@ class LiteLLMGateway:
     def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
         self._api_base = api_base
         self._api_key = api_key
-
-    def missing_key(self, model: str) -> str | None:
-        """Return the variable that the key of a model is missing in, None where one is given.
-
-        None also for a provider that needs no key, or several values. Does not import LiteLLM.
-        """
-        match = _KEYED.match(model)
-        if self._api_key or match is None:
-            return None
-        provider = (match[1] or ("anthropic" if match[2] else "openai")).upper()
-        variable = f"{provider}_API_KEY"
-        given = (variable, _OTHER_KEYS.get(provider, variable))
-        return None if any(os.environ.get(name) for name in given) else variable
 
     def load(self) -> None:
         """Import LiteLLM now (rule 1)."""

@@ -114,7 +114,6 @@ class ResolvedSettings:
     tool_costs: tuple[int, ...] = ()
     left_out_tools: tuple[str, ...] = ()
     raw_dynamic: int = 0
-    sealed_factor: float = 1.0
     _memo: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def required_limits(self) -> Limits:

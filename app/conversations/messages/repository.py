@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
@@ -102,7 +102,6 @@ def _around(starts: str) -> Statement:
 
 PAGE = {order: _page("seq < :before_seq", f"seq {order}") for order in ("asc", "desc")}
 BY_IDS = _page("message_id = ANY (CAST(:ids AS text[]))", "seq")
-IDS = Statement(f"SELECT seq, message_id FROM messages WHERE {_CONVERSATION} AND seq = ANY (:seqs)")
 # A call group lasts from one message that does not join the one before to the next, and a turn from
 # one such message of the user to the next.
 GROUP = _around("NOT s.joins")
@@ -289,11 +288,6 @@ class LogRepository(Repository):
             PAGE[order], conversation_id=conversation_id, **between, **limits(limit, bound)
         )
         return page_of(rows, stored_message_from)
-
-    async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
-        """Return the ids of the messages with these seqs."""
-        rows = await self._session.all(IDS, conversation_id=conversation_id, seqs=list(seqs))
-        return {row["seq"]: row["message_id"] for row in rows}
 
     async def sizes(self, conversation_id: str, start: int, end: int) -> dict[int, int]:
         """Return the size of the messages in `[start, end)` by seq, without reading them."""

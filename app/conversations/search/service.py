@@ -185,7 +185,7 @@ class SearchService:
             before = at, str(UUID(int=UUID(last_id).int + (before_seq > 1)))
         for _ in range(0, MAX_CONVERSATIONS, _CONVERSATIONS_READ):
             async with self._database.session() as session:
-                listed, list_end = await session.conversation_list.places(
+                listed = await session.conversation_list.places(
                     tenant_id, ConversationFilter(agent_id=agent_id), before, _CONVERSATIONS_READ
                 )
             ids = [conversation_id for _, conversation_id in listed]
@@ -193,7 +193,7 @@ class SearchService:
             seqs = (0, before_seq if last_id in ids[:1] else _ANY)
             found, is_cut = await self._places(terms, ids, seqs, -1, limit - len(places))
             places += found
-            before = listed[-1] if listed else list_end
+            before = listed[-1] if len(listed) == _CONVERSATIONS_READ else None
             if before is None or is_cut:
                 break
         hits, room = list[tuple[str, SearchedMessage]](), PAGE_BYTES

@@ -22,7 +22,7 @@ import pytest
 from app.composition import Services
 from app.database.connections import Store
 from app.main import create_app
-from app.operation.recorder import Telemetry, serving_metrics
+from app.operation.recorder import Telemetry, serve_metrics
 from app.settings import Settings
 from app.work.repository import Waiting, waiting_in
 from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
@@ -223,12 +223,6 @@ async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: S
     assert await waiting_in(store) == Waiting(0, 0, 0.0)
 
 
-# --- outcomes ---------------------------------------------------------------------------------
-
-
-BUSY, TIMEOUT = {"reason": "rate_limited"}, {"reason": "timeout"}
-
-
 # --- other processes --------------------------------------------------------------------------
 
 
@@ -237,15 +231,12 @@ async def port() -> AsyncIterator[int]:
     """The port of a worker's `/metrics`, which asks for a token."""
     telemetry = Telemetry("1.2.3", "s3cret")
     telemetry.appended(2, 30)
-    with serving_metrics(telemetry, "127.0.0.1", 0) as found:
-        assert found is not None
-        yield found
+    yield serve_metrics(telemetry, "127.0.0.1", 0)
 
 
 async def test_the_port_of_a_worker(port: int) -> None:
     """A process without an API answers `/metrics` alone, to those who have the token."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        assert (await client.get("/healthz")).status_code == 404
         assert (await client.get("/metrics")).status_code == 401
         answer = await client.get("/metrics", headers={"Authorization": "Bearer s3cret"})
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.api_keys import create
 from app.conversations.search import index
 from app.conversations.search import service as tenant_search
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, assistant, new_conversation, user
 from tests.conftest import in_thread, started
+from tests.keys import create
 
 Found = list[tuple[str, int]]
 

@@ -31,7 +31,6 @@ from mcp_types import INVALID_PARAMS, TextContent
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from starlette.types import Receive, Scope, Send
 
-from app.cli.api_keys import create
 from app.composition import utc_now
 from app.http.bodies import HEAVY_SHARE
 from app.main import create_app
@@ -45,6 +44,7 @@ from tests.conftest import serving
 from tests.documents import block
 from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
+from tests.keys import create
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[3]

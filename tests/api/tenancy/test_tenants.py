@@ -14,7 +14,6 @@ import asyncpg
 import httpx
 import pytest_asyncio
 
-from app.cli.api_keys import create
 from app.database.tables import TABLES
 from app.main import create_app
 from app.settings import Settings
@@ -22,6 +21,7 @@ from tests.api.conversations.builders import full_conversation, post
 from tests.api.http.openapi_document import OPERATIONS, schema_of
 from tests.api.talk import append, calling, result, user
 from tests.conftest import started
+from tests.keys import create
 
 UNKNOWN = {
     "agent_id": "nobody",

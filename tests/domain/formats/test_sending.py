@@ -192,7 +192,7 @@ def test_items_of_the_model_go_back_verbatim() -> None:
     for made in (TURN, [COMPACTION], [COMPACTION, SAID], [REASONING, REASONING, CALL]):
         assert sent(RESPONSES, read(RESPONSES, items(*made)), replays=True) == made
     bare = [{key: value for key, value in item.items() if key != "id"} for item in TURN]
-    label = sent(RESPONSES, said(Text('[web_search call: "x"]')))
+    label = sent(RESPONSES, said(Text("[web_search_call: x]")))
     shown = sent(RESPONSES, read(RESPONSES, items(SAID, *TURN)))
     assert shown == [SAID, *bare[1:3], *label, *bare[4:]]
     assert sent(RESPONSES, read(RESPONSES, items(SAID, REASONING)), replays=True) == [SAID]

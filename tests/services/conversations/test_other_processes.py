@@ -15,7 +15,6 @@ import pytest
 from app.common.errors import UnpairedToolResult
 from app.conversations.schemas import AgentPatch, ConversationPatch
 from app.formats.message import FormatName
-from app.models.budget import Lesson
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import (
@@ -119,7 +118,7 @@ async def _model(other: Harness, cid: str) -> None:
 async def _calibration(other: Harness, cid: str) -> None:
     async with other.database.session() as session:
         for _ in range(4):
-            await session.usage.calibrate(TENANT, MODEL, "tokenizer", Lesson(3_000, 2_000))
+            await session.usage.calibrate(TENANT, MODEL, "tokenizer", 3_000, 2_000)
 
 
 async def _pin(other: Harness, cid: str) -> None:

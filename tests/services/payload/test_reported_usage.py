@@ -15,14 +15,12 @@ import pytest
 from app.common.errors import NotFound
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.usage_service import UsageService
-from app.formats.message import FormatName
 from app.models.usage import ReportItem
 from app.prompt.resolved_settings import RequestSettings
 from tests.conftest import execute
 from tests.services.fakes import CHAT, CLAUDE, MODEL, TENANT, Harness, asks, result, says, user
 
 SECTIONS = [{"name": "base", "content": "You are a careful assistant. " * 20}]
-RESPONSES = FormatName.OPENAI_RESPONSES
 TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "object"}}]
 
 
@@ -145,44 +143,6 @@ async def test_a_report_has_the_count_of_its_payload(
             assert tokens == getattr(build["budget"], region), region
 
 
-@pytest.mark.parametrize("billed", [0.3, 0.6, 2.0])
-async def test_reports_correct_sealed_text_and_leave_exact_text_alone(
-    harness: Harness, service: UsageService, billed: float
-) -> None:
-    """What is reported beyond the text is learnt of encrypted reasoning, and of that alone.
-
-    [usage.calibration-sealed]
-    """
-    cid = await harness.conversation(policy(100_000))
-    says_it = {"role": "user", "content": "and then? " * 100}
-    items: list[dict[str, Any]] = []
-    for size in (2_000, 3_000, 4_000):
-        sealed_text = "gAAAA" + "x7Qz" * size
-        items += [
-            says_it,
-            {"type": "reasoning", "summary": [], "encrypted_content": sealed_text},
-            {"type": "function_call", "call_id": f"c{size}", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": f"c{size}", "output": "ok"},
-        ]
-    await harness.append(cid, *items, says_it, format=RESPONSES)
-    ask = RequestSettings(RESPONSES, "gpt-5")
-    first = await harness.build(cid, ask)
-    text = harness.resolver.counter("tokenizer")("and then? " * 100) * 4 + 60
-    sealed = first["tokens_used"] - text
-    true_tokens = text + round(billed * sealed)
-    used = [first["tokens_used"]]
-    for _ in range(6):
-        usage = {"input_tokens": true_tokens, "output_tokens": 5, "total_tokens": true_tokens + 5}
-        judged = await report(service, cid, usage, build_id=first["build_id"])
-        assert judged.is_calibrated
-        build = await harness.build(cid, ask)
-        assert (build["epoch"], build["estimate"].factor) == (first["epoch"], 1)
-        used.append(build["tokens_used"])
-    assert used == sorted(used, reverse=billed < 1)
-    assert used[1] != used[0]
-    assert used[-1] == pytest.approx(true_tokens, rel=0.15)
-
-
 # --- judging --------------------------------------------------------------------------------
 
 
@@ -200,6 +160,3 @@ async def test_tokens_appended_after_the_report_are_added(
     await harness.append(cid, user("why " * 500))
     appended = (await harness.stored(cid)).state.tokens - raw
     assert (await report(service, cid)).judged_tokens == sent + appended
-
-
-# --- failing --------------------------------------------------------------------------------
