@@ -179,7 +179,7 @@ async def test_the_worker_indexes(
     for seconds, through, found in ((index.INDEX_AFTER_SECONDS, 8, []), (0, None, [9])):
         await index.index_all(harness.database, seconds)
         assert await indexed(harness, with_sentence) == len(found) * 50
-        range_ = {"after_seq": 0, "before_seq": 99, "order": "asc", "limit": 9}
+        range_: dict[str, Any] = {"after_seq": 0, "before_seq": 99, "order": "asc", "limit": 9}
         _, page, reached = await service.page(TENANT, with_sentence, "staging", **range_)
         assert ([message.seq for message in page], reached) == (found, through)
         note = "[Messages after #8 are found in a minute.]"
