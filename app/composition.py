@@ -131,7 +131,7 @@ class Services:
             utc_now,
             timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
-        self.search = SearchService(database, resolver)
+        self.search = SearchService(database)
         self.conversations: ConversationService = ConversationService(
             database,
             resolver,
