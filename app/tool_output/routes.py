@@ -150,7 +150,7 @@ async def upload_blob(
         Query(
             max_length=256,
             description="Id of the tool call.",
-            json_schema_extra={"pattern": r"^[^\u0000]*$"},
+            pattern=r"^[^\u0000]*$",
         ),
     ] = None,
 ) -> Response:
@@ -160,10 +160,6 @@ async def upload_blob(
     Append a tool message with `output_ref: {"id": …}` to refer to the blob. Without `content`, that
     message shows the preview in `view`. An upload that no message refers to is collected.
     """
-    if tool_call_id is not None and not is_sendable(tool_call_id):
-        raise ValidationError.at(
-            "/query/tool_call_id", "contains a character that cannot be stored"
-        )
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
         uploaded = await services(request).uploads.upload(

@@ -17,12 +17,14 @@ from datetime import datetime, timedelta
 from app.blobs.blobs import Blob, Chunk, Chunker
 from app.blobs.offloading import PreviewedBlob
 from app.blobs.preview import PreviewBuilder
+from app.blobs.repository import COLLECT, COLLECTABLE, LIST_DUE, STALE_UPLOADS, SWEPT
 from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.conversations.events import EventType
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
+from app.database.sql import read
 from app.repositories import Database
 
 _DROP_TIMEOUT_SECONDS = 5
@@ -143,20 +145,23 @@ class BlobCollector:
         async with self._database.transaction() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             compacted = self._resolver.policy_of(conversation).gc.drop_compacted
-            blobs = await session.blobs.collectable(
-                conversation_id, uploaded_before, compacted=compacted
-            )
-            begun_before = self._now() - self._upload_ttl
-            uploads = await session.blobs.stale_uploads(conversation_id, begun_before)
+            sql, own = session.session, {"conversation_id": conversation_id}
+            ages = {
+                "uploaded_before": uploaded_before,
+                "begun_before": self._now() - self._upload_ttl,
+            }
+            rows = await sql.all(COLLECTABLE, **own, **ages, compacted=compacted)
+            blobs = [read(Blob, row) for row in rows]
+            uploads = await sql.all(STALE_UPLOADS, **own, **ages)
             if not dry_run:
                 if blobs:
-                    await session.blobs.collect(conversation_id, [blob.id for blob in blobs])
+                    await sql.run(COLLECT, **own, refs=[blob.id for blob in blobs])
                     size = sum(blob.byte_size for blob in blobs)
                     data = json_text.dumps({"blobs": len(blobs), "byte_size": size})
                     await session.events.add(conversation_id, EventType.GC, data)
-                for content_id in uploads:
-                    await session.blobs.drop_upload(conversation_id, content_id)
-                await session.blobs.mark_swept(conversation_id)
+                for row in uploads:
+                    await session.blobs.drop_upload(conversation_id, str(row["content_id"]))
+                await sql.run(SWEPT, **own)
         if not dry_run:
             await self._outputs.delete_objects(*(blob.object_key for blob in blobs))
         return CollectionResult(dry_run, tuple(blobs), len(uploads))
@@ -168,8 +173,10 @@ class BlobCollector:
         visited: set[str] = set()
         while True:
             async with self._database.session() as session:
-                due = await session.blobs.list_due(uploaded_before, _SWEEP_BATCH)
-            unvisited = [item for item in due if item[1] not in visited]
+                due = await session.session.all(
+                    LIST_DUE, uploaded_before=uploaded_before, limit=_SWEEP_BATCH
+                )
+            unvisited = [(row[0], str(row[1])) for row in due if str(row[1]) not in visited]
             if not unvisited:
                 break
             for tenant_id, conversation_id in unvisited:
