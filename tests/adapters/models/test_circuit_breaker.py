@@ -62,15 +62,6 @@ async def test_failures_in_a_row_open_the_circuit(reason: str) -> None:
     assert await reason_of(breaker, "spare") == reason  # each model has a circuit of its own
 
 
-@pytest.mark.parametrize("reason", ["bad_answer", "context_window", "refused", "spend_guard"])
-async def test_only_failures_of_the_provider_count(reason: str) -> None:
-    """Unusable answers and refused calls leave the circuit closed."""
-    model = Model(reason)
-    breaker = CircuitBreaker(model, failures=2, seconds=30)
-    assert {await reason_of(breaker) for _ in range(5)} == {reason}
-    assert model.calls == 5
-
-
 async def test_a_cancelled_call_does_not_count() -> None:
     """A cancelled call is no failure of the provider [summary.circuit-breaker]."""
     model = Model()

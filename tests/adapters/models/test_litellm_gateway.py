@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from threading import Event
@@ -121,25 +120,6 @@ async def test_the_timeout_ends_a_slow_call(gateway: LiteLLMGateway, fake_llm: F
     fake_llm.script(fake.slow(Event()))
     assert await reason_of(gateway, call(timeout_seconds=0.2)) == "timeout"
     assert fake_llm.calls == 2
-
-
-async def test_a_cancelled_call_stays_cancelled(gateway: LiteLLMGateway, fake_llm: FakeLLM) -> None:
-    """A cancelled call does not raise a failure of the model. [compaction.never-blocks]"""
-    arrived = Event()
-    fake_llm.script(fake.slow(Event(), arrived=arrived))
-    task = asyncio.create_task(gateway.complete(call()))
-    await asyncio.to_thread(arrived.wait, LONG_SECONDS)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def test_an_unknown_provider_is_refused_without_a_call(
-    gateway: LiteLLMGateway, fake_llm: FakeLLM
-) -> None:
-    """A model name LiteLLM cannot place is no internal error. [errors.problem-json]"""
-    assert await reason_of(gateway, call(model="no-such-provider-anywhere")) == "refused"
-    assert fake_llm.calls == 0
 
 
 async def test_a_failure_is_logged_without_what_was_said(
