@@ -62,20 +62,6 @@ async def test_failures_in_a_row_open_the_circuit(reason: str) -> None:
     assert await reason_of(breaker, "spare") == reason  # each model has a circuit of its own
 
 
-async def test_a_cancelled_call_does_not_count() -> None:
-    """A cancelled call is no failure of the provider [summary.circuit-breaker]."""
-    model = Model()
-    model.release.clear()
-    breaker = CircuitBreaker(model, failures=1, seconds=30)
-    task = asyncio.create_task(breaker.complete(call()))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    model.release.set()
-    assert await breaker.complete(call()) == ANSWER
-
-
 async def test_one_call_tries_the_model_after_the_pause() -> None:
     """After the pause one call goes through, and the others are refused until it returns."""
     model = Model("timeout")

@@ -112,7 +112,7 @@ def test_a_new_version_is_taken_for_one_of_its_family(model: str, assumed_from: 
 
 
 def test_a_separate_input_limit_is_recognised() -> None:
-    """272k input and 128k output make OpenAI's 400k window; a shared one is not added up."""
+    """272k input and 128k output make OpenAI's 400k window. [models.limit-semantics]"""
     for model in ("gpt-5", "azure/gpt-5"):
         info = found(model)
         assert (info.context_window, info.max_input_tokens) == (400_000, 272_000)
