@@ -150,16 +150,14 @@ class ConversationService(_Service):
     ) -> tuple[Sequence[tuple[Conversation, dict[str, Any]]], Place | None]:
         """Return a page, newest first, and the place that the list continues after, if it does.
 
-        `before` is the place to start after. The page may have fewer items than `limit`. On request
-        each has the fields of `ConversationUsage`.
+        `before` is the place to start after. On request each has the fields of `ConversationUsage`.
         """
         async with self._database.session() as session:
             repository = session.conversation_list
             # One more place shows whether the list continues.
-            places, end = await repository.places(tenant_id, wanted, before, limit + 1)
-            if len(places) > limit:
-                places = places[:limit]
-                end = places[-1]
+            places = await repository.places(tenant_id, wanted, before, limit + 1)
+            end = places[limit - 1] if len(places) > limit else None
+            places = places[:limit]
             ids = [conversation_id for _, conversation_id in places]
             listed = await repository.by_ids(tenant_id, ids, bound, with_usage=with_usage)
             asked = [item for item, _ in listed] if with_usage else []

@@ -63,10 +63,20 @@ COPY_VERSIONS = Statement(insert_rows("version", rows_of("version")))
 # copied as well if it is undone meanwhile.
 _SHOWN = f"{rows_of('compaction')} AND (undone_at IS NULL OR compaction_id = :compaction_id)"
 COPY_COMPACTIONS = Statement(insert_rows("compaction", _SHOWN, undone_at="NULL"), is_long=True)
-COPIES = [
-    Statement(insert_rows(kind, f"{rows_of(kind)} AND seq > :after_seq"), is_long=True)
+COPIES = {
+    kind: Statement(insert_rows(kind, f"{rows_of(kind)} AND seq > :after_seq"), is_long=True)
     for kind in ("pin", "redaction", "blob_use", "message")
-]
+}
+# The worker indexes the rest.
+COPY_WORDS = Statement(
+    """
+        INSERT INTO message_words (conversation_id, first_seq, sizes, words)
+        SELECT CAST(:conversation_id AS uuid), first_seq, sizes, words FROM message_words
+        WHERE conversation_id = CAST(:source_id AS uuid)
+            AND first_seq + cardinality(sizes) <= :head_seq + 1
+        """,
+    is_long=True,
+)
 _USED = f"""{rows_of("blob")} AND blob_id IN (
         SELECT blob_id {rows_of("blob_use")} AND seq > :after_seq
     ) ON CONFLICT DO NOTHING"""
@@ -254,6 +264,7 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
     `copied` are the settings and the state of the source, with what the fork has of its own.
     """
     await session.run(COPY_VERSIONS, **copied)
+    await session.run(COPY_WORDS, **copied)
     if copied["compaction_id"] is not None:
         await session.run(COPY_COMPACTIONS, **copied)
     objects: list[Any] = []
@@ -262,7 +273,7 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
         through = min(after_seq + BATCH_MESSAGES, end)
         seqs = {**copied, "after_seq": after_seq, "head_seq": through}
         objects += await session.all(COPY_BLOBS, **seqs)
-        added = [await session.run(copy, **seqs) for copy in COPIES]
+        added = [await session.run(copy, **seqs) for copy in COPIES.values()]
         messages += added[-1]
     if messages < end:
         raise NotFound.conversation(copied["source_id"])

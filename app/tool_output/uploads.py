@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -21,7 +21,7 @@ from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.conversations.events import EventType
-from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
+from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.repositories import Database
 
@@ -37,7 +37,6 @@ class BlobUploads:
 
     _database: Database
     _resolver: SettingsResolver
-    _store: BlobStore
     _outputs: StoredResults
     _new_id: Callable[[], str]
     _max_blob_bytes: int
@@ -68,9 +67,19 @@ class BlobUploads:
         try:
             policy = await self._resolver.tool_output_of(conversation)
             chunker, preview = Chunker(), PreviewBuilder(policy)
-            key = await self._write(
-                tenant_id, conversation_id, content_id, pieces, chunker, preview
-            )
+
+            async def checked() -> AsyncIterator[bytes]:
+                async for piece in pieces:
+                    self._check_size(chunker.byte_size + len(piece))
+                    preview.feed(piece)
+                    yield piece
+
+            async def add(chunks: Sequence[Chunk]) -> None:
+                async with self._database.session() as session:
+                    await session.blobs.add_chunks(conversation_id, content_id, chunks)
+
+            place = tenant_id, conversation_id, content_id
+            key = await self._outputs.write(place, checked(), chunker, add)
             blob = chunker.blob(media_type, tool_name, tool_call_id)
             blob = replace(blob, content_id=content_id, object_key=key)
             async with self._database.session() as session:
@@ -89,36 +98,6 @@ class BlobUploads:
         if byte_size > self._max_blob_bytes:
             detail = f"A blob holds at most {self._max_blob_bytes:,} bytes"
             raise PayloadTooLarge(detail, {"limit": self._max_blob_bytes})
-
-    async def _write(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        content_id: str,
-        pieces: AsyncIterator[bytes],
-        chunker: Chunker,
-        preview: PreviewBuilder,
-    ) -> str | None:
-        """Store the stream's chunks, and return the key of their object, if there is one."""
-        pending: list[Chunk] = []
-        async with self._store.writer(tenant_id, conversation_id, content_id) as writer:
-
-            async def flush() -> None:
-                stored = await writer.write(pending)
-                async with self._database.session() as session:
-                    await session.blobs.add_chunks(conversation_id, content_id, stored)
-                pending.clear()
-
-            async for piece in pieces:
-                self._check_size(chunker.byte_size + len(piece))
-                preview.feed(piece)
-                pending += chunker.feed(piece)
-                if len(pending) >= CHUNKS_PER_READ:
-                    await flush()
-            pending += chunker.finish()
-            if pending:
-                await flush()
-            return await writer.finish()
 
     async def _drop(self, conversation_id: str, content_id: str) -> None:
         """Drop an unfinished upload; if that fails, a collection drops it later."""
