@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from uuid_utils import uuid7
 
 from app.blobs import store as object_store
@@ -75,19 +72,6 @@ async def test_objects_of_a_deleted_conversation_are_deleted(
     await store.delete_conversation(TENANT, CID)
     assert await keys(store) == ([neighbour] if neighbour is not None else [])
     await store.delete_conversation(TENANT, CID)
-
-
-@given(pieces=st.lists(st.binary(max_size=3 * CHUNK_BYTES), max_size=5), at_once=st.integers(1, 4))
-def test_bytes_written_in_pieces_are_read_back(pieces: list[bytes], at_once: int) -> None:
-    """An object returns its content byte for byte, for pieces of any size."""
-    data = b"".join(pieces)
-
-    async def there_and_back() -> bytes:
-        store = ObjectStore("memory:///")
-        key, stored = await put(store, data, new_id(), at_once=at_once)
-        return b"".join(await store.read(key, stored))
-
-    assert asyncio.run(there_and_back()) == data
 
 
 @pytest.mark.parametrize("size", [10, 3 * object_store.PART_BYTES])

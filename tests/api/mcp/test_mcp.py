@@ -294,9 +294,6 @@ async def test_cross_origin_requests_are_refused(client: httpx.AsyncClient) -> N
         assert answer.status_code == 200
 
 
-# --- many, none, and when things fail ---------------------------------------------------------
-
-
 # --- as the documentation shows it ------------------------------------------------------------
 
 

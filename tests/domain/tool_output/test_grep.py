@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from app.blobs.blobs import decode_lossy, encode
 from app.common.errors import ValidationError
 from app.tool_output.grep import ELLIPSIS, MAX_PATTERN_CHARACTERS, Grep, GrepResult, MatchedLine
-from app.tool_output.grep import MAX_WHOLE_LINE_BYTES as LONG
-from app.tool_output.grep import OVERLAP_BYTES as OVERLAP
 from tests.domain.tool_output.generated import any_bytes, cut_up
 
 PATTERNS = [
@@ -126,24 +124,6 @@ def test_a_cut_line_shows_its_match() -> None:
     assert shown(line[4980:5020]) == "é" * 20 + "needle" + "ü" * 14
     found = grep(encode(f"{line}\nx\n{line}"), "x", before=1, after=1, max_line_length=3)
     assert found.matches == [MatchedLine(2, "x", ["ééé" + ELLIPSIS], ["ééé" + ELLIPSIS])]
-
-
-@pytest.mark.parametrize("at", [0, LONG - OVERLAP - 3, LONG - 3, 700_000, 999_994])
-@pytest.mark.parametrize("pattern", ["needle", r"\bneedle\b"])
-def test_segments_find_a_match_at_any_position(at: int, pattern: str) -> None:
-    """Rule 4, across the edges of segments; the long line is a context line of others."""
-    line = " " * at + "needle" + " " * (999_994 - at)
-    blob = encode(f"first\n{line}\r\nlast needle\n")
-    found = grep(blob, pattern, before=1, after=1, max_line_length=20)
-    assert [match.line for match in found.matches] == [2, 3]
-    assert "needle" in found.matches[0].text
-    assert found.matches[0].after == ["last needle"]
-    assert found.matches[1].before == [
-        " " * 20 + ELLIPSIS if at else "needle" + " " * 14 + ELLIPSIS
-    ]
-    for size in (1009, 65_536, 300_001):
-        pieces = [blob[start : start + size] for start in range(0, len(blob), size)]
-        assert grep(blob, pattern, pieces, before=1, after=1, max_line_length=20) == found
 
 
 def test_a_long_line_is_searched_in_constant_memory() -> None:

@@ -19,7 +19,6 @@ from app.blobs.preview import (
     PreviewBuilder,
     PreviewKind,
     ToolPreview,
-    placeholder,
     preview_of_texts,
 )
 from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
@@ -191,11 +190,3 @@ def test_a_note_ends_the_text_and_has_a_plain_form(text: str, policy: ToolOutput
         assert (name in re.findall(r"\w+", view.note)) == (name in view.mentions)
         assert name not in view.plain_note
     assert bool(view.note) == bool(view.plain_note) == (view.kind is not PreviewKind.WHOLE)
-
-
-def test_a_placeholder_has_the_documented_text() -> None:
-    """With and without the name of the tool that reads it [tool-output.placeholder]."""
-    assert placeholder("blob_x", 48_231, named=True) == (
-        "[tool output trimmed; ref=blob_x; 48,231 bytes; read with tool_output_cache]"
-    )
-    assert placeholder("blob_x", 5, named=False) == "[tool output trimmed; ref=blob_x; 5 bytes]"

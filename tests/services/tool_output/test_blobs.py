@@ -12,7 +12,7 @@ import pytest
 
 from app.blobs.blobs import CHUNK_BYTES, decode_lossy
 from app.blobs.store import BlobStore, ObjectStore
-from app.common.errors import ContextError, Gone, NotFound, ServiceUnavailable
+from app.common.errors import ContextError, Gone, ServiceUnavailable
 from app.conversations.messages.stored_results import Content
 from app.repositories import Database
 from tests.services.fakes import TENANT, new_id, result
@@ -84,41 +84,6 @@ async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
     assert found == b"x" * 100 + b"end" and chunks == 2
 
 
-async def test_a_ref_is_valid_in_its_conversation_only(rows: Process) -> None:
-    """Another conversation, or another tenant, finds nothing. [tenancy.every-table]"""
-    cid, other = [await rows.harness.conversation() for _ in range(2)]
-    ref = (await rows.stored(cid, LARGE)).id
-    for tenant, conversation_id, name in (
-        (TENANT, other, ref),
-        ("another", cid, ref),
-        (TENANT, cid, "blob_unknown"),
-        (TENANT, cid, "seq-1"),
-        (TENANT, cid, "seq-99"),
-        (TENANT, cid, "seq-99999999999999999999"),
-        (TENANT, new_id(), ref),
-    ):
-        with pytest.raises(NotFound):
-            await rows.blobs.find(tenant, conversation_id, name)
-        with pytest.raises(NotFound):
-            await rows.blobs.grep(tenant, conversation_id, name, "x")
-    assert (await rows.stored(other, LARGE)).id == ref
-    await rows.harness.conversations.remove(TENANT, cid)
-    assert await rows.read(other, ref) == LARGE.encode()
-
-
-async def test_a_small_result_is_read_by_the_ref_of_its_message(rows: Process) -> None:
-    """The ref is the id of the message, or its seq if the id cannot be one. [tool-output.ref]"""
-    cid = await rows.harness.conversation()
-    given_ids = ["m1", "m" * 37, "a/b#c", "seq-1", "blob_1"]
-    refs = [(await rows.stored(cid, f"text of {name}", id=name)).id for name in given_ids]
-    assert refs == ["m1", "seq-4", "seq-6", "seq-8", "seq-10"]
-    for name, ref in zip(given_ids, refs, strict=True):
-        source = await rows.blobs.find(TENANT, cid, ref)
-        assert await rows.read(cid, ref) == f"text of {name}".encode()
-        assert source.blob.id == ref
-        assert (await rows.blobs.read_bytes(TENANT, cid, name, 0, 99)).text == f"text of {name}"
-
-
 # --- collecting -------------------------------------------------------------------------------
 
 
@@ -161,16 +126,16 @@ async def test_a_scheduled_collection_visits_due_conversations(
     ref = (await process.upload(loose, b"x" * 5000)).blob.id
     async with process.database.session() as session:
         assert await session.blobs.begin_upload(TENANT, loose, new_id())
-    assert await process.collector.collect_all() == 2
+    assert await process.uploads.collect_all() == 2
     for gone in refs[:2]:
         assert isinstance(await refused(process.read(cid, gone)), Gone)
     assert await process.read(loose, ref) == b"x" * 5000
     assert (await left(connection))[2] == 1
     process.now += 2 * HOUR
-    assert await process.collector.collect_all() == 1
+    assert await process.uploads.collect_all() == 1
     assert (await left(connection))[2] == 0
     assert isinstance(await refused(process.read(loose, ref)), Gone)
-    assert await process.collector.collect_all() == 0
+    assert await process.uploads.collect_all() == 0
     await assert_whole(process, cid)
 
 
@@ -189,10 +154,10 @@ async def test_objects_without_a_row_are_swept(database: Database) -> None:
     await process.harness.conversations.remove(TENANT, while_away)
     process.store.is_away = False
     assert len(await process.store.keys()) == 3
-    await process.collector.collect_all()
+    await process.uploads.collect_all()
     assert len(await process.store.keys()) == 3  # they may belong to an append under way
     process.now += 2 * HOUR
-    await process.collector.collect_all()
+    await process.uploads.collect_all()
     assert len(await process.store.keys()) == 1
     assert await process.read(cid, kept.id) == LARGE.encode()
 
@@ -250,7 +215,7 @@ async def test_concurrent_collections_and_appends_lose_no_blob(
     assert (kept, (await left(connection))[2]) == (0, 0)
     if isinstance(process.store.kept, ObjectStore):
         process.now += 2 * HOUR
-        await process.collector.collect_all()
+        await process.uploads.collect_all()
         held = await connection.fetch("SELECT object_key FROM blobs WHERE collected_at IS NULL")
         assert sorted(row[0] for row in held) == sorted(await process.store.keys())
 
@@ -287,6 +252,6 @@ async def test_blobs_are_unavailable_while_the_store_is(
     process.store.is_away = False
     assert len(await process.store.keys()) == 2
     process.now += 2 * HOUR
-    await process.collector.collect_all()
+    await process.uploads.collect_all()
     assert len(await process.store.keys()) == 1
     await assert_whole(process, cid)
