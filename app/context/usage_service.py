@@ -22,11 +22,11 @@ from app.conversations.budget_status import (
     read_reported,
     read_visible_tokens,
     usage_of,
-    within,
 )
 from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
-from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, payload_stream_of
+from app.conversations.epochs import BuildId, Epoch, model_in, payload_stream_of
+from app.conversations.rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
@@ -152,7 +152,7 @@ class UsageService:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 known = [(conversation, resolved)]
-                visible = await read_visible_tokens(within(session), known)
+                visible = await read_visible_tokens(session, known)
                 visible_tokens = visible[conversation_id]
             if entry is not None:
                 await session.usage.add_to_conversation(conversation_id, [entry])

@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from app.common.errors import ContextError
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.epochs import Epoch, epoch_start_from, payload_stream_of
+from app.conversations.epochs import Epoch, payload_stream_of
+from app.conversations.rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, overlap
 from app.conversations.visible import lasting_agent_tools, start_of_last
@@ -42,25 +43,16 @@ class BudgetStatus:
     pressure: PressureStatus
 
 
-OpenSession = Callable[[], AbstractAsyncContextManager[Repositories]]
-"""Opens a session, or returns one that is open."""
-
-
-def within(session: Repositories) -> OpenSession:
-    """Return what answers with this session, which stays open."""
-    return lambda: nullcontext(session)
-
-
 async def read_budget(
-    resolver: SettingsResolver, open_session: OpenSession, conversation: Conversation
+    session: Repositories, resolver: SettingsResolver, conversation: Conversation
 ) -> BudgetStatus | None:
     """Return the status for the stored settings, None if the context window is unknown."""
-    statuses = await read_budgets(resolver, open_session, [conversation])
+    statuses = await read_budgets(session, resolver, [conversation])
     return statuses.get(conversation.conversation_id)
 
 
 async def read_budgets(
-    resolver: SettingsResolver, open_session: OpenSession, conversations: Sequence[Conversation]
+    session: Repositories, resolver: SettingsResolver, conversations: Sequence[Conversation]
 ) -> Mapping[str, BudgetStatus]:
     """Return the statuses of conversations whose context window is known, by their ids."""
     known: list[tuple[Conversation, ResolvedSettings]] = []
@@ -68,7 +60,7 @@ async def read_budgets(
         with suppress(ContextError):
             known.append((conversation, await resolver.of(conversation)))
     known = [(item, resolved) for item, resolved in known if resolved.limits is not None]
-    tokens = await read_visible_tokens(open_session, known)
+    tokens = await read_visible_tokens(session, known)
     statuses: dict[str, BudgetStatus] = {}
     for conversation, resolved in known:
         key, limits = conversation.conversation_id, resolved.required_limits()
@@ -79,12 +71,12 @@ async def read_budgets(
 
 
 async def read_visible_tokens(
-    open_session: OpenSession, known: Sequence[tuple[Conversation, ResolvedSettings]]
+    session: Repositories, known: Sequence[tuple[Conversation, ResolvedSettings]]
 ) -> Mapping[str, int]:
     """Return the tokens of each log in its next build, before the factor, by conversation.
 
-    These are the messages not replaced by a summary, or the last N of a sliding window. One
-    statement reads what is not in the states; otherwise no session is opened.
+    These are the messages not replaced by a summary, or the last N of a sliding window. At most one
+    statement reads what is not in the states.
     """
     spans: dict[str, Sequence[Span]] = {
         item.conversation_id: newest
@@ -93,8 +85,7 @@ async def read_visible_tokens(
     }
     tokens: Mapping[str, int] = {}
     if spans:
-        async with open_session() as session:
-            tokens = await tokens_in(session, spans)
+        tokens = await tokens_in(session, spans)
     shown = {item.conversation_id: item.state.shown_tokens for item, _ in known}
     return {key: min(tokens.get(key, most), most) for key, most in shown.items()}
 
