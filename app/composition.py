@@ -211,11 +211,11 @@ class Services:
             settings.max_blob_bytes,
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
-        restores = RestoreService(database, outputs, active, log, MAX_BATCH)
-        summaries = SnapshotSummaries(database, self.summariser)
-        self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, self.conversations, active, new_id
+        self.restores = RestoreService(
+            database, outputs, active, log, self.conversations, MAX_BATCH
         )
+        summaries = SnapshotSummaries(database, self.summariser)
+        self.snapshots = SnapshotService(database, resolver, summaries, active, new_id)
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
 

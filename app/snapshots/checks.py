@@ -145,7 +145,7 @@ class ImportChecker:
         for name in LINES[kind]:
             if name not in given and name not in _OPTIONAL.get(kind, ()):
                 raise line.error("is missing", name)
-        fields = {name: given.get(name) for name in LINES[kind]}
+        fields: dict[str, Any] = {name: given.get(name) for name in LINES[kind]}
         if self._missing_bytes and kind != "blob_piece":
             raise line.error(f"The blob before it lacks {self._missing_bytes:,} bytes")
         if (line.number == 1) != (kind == "export"):

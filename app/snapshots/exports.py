@@ -32,10 +32,10 @@ from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredRes
 from app.conversations.repository import id_taken, own_id_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import window_from
+from app.database.connections import UNSTORABLE
 from app.database.sql import read
 from app.repositories import Database, Repositories
 from app.snapshots.checks import FORMAT, LINES, VERSION, ImportChecker, Line, read_lines
-from app.snapshots.repository import UNSTORABLE
 from app.snapshots.rows import ADD, KINDS, Shown, end_copy, page, read_settings, write
 
 _PIECE_BYTES = 32_768

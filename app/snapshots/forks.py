@@ -63,10 +63,10 @@ COPY_VERSIONS = Statement(insert_rows("version", rows_of("version")))
 # copied as well if it is undone meanwhile.
 _SHOWN = f"{rows_of('compaction')} AND (undone_at IS NULL OR compaction_id = :compaction_id)"
 COPY_COMPACTIONS = Statement(insert_rows("compaction", _SHOWN, undone_at="NULL"), is_long=True)
-COPIES = [
-    Statement(insert_rows(kind, f"{rows_of(kind)} AND seq > :after_seq"), is_long=True)
+COPIES = {
+    kind: Statement(insert_rows(kind, f"{rows_of(kind)} AND seq > :after_seq"), is_long=True)
     for kind in ("pin", "redaction", "blob_use", "message")
-]
+}
 _USED = f"""{rows_of("blob")} AND blob_id IN (
         SELECT blob_id {rows_of("blob_use")} AND seq > :after_seq
     ) ON CONFLICT DO NOTHING"""
@@ -262,7 +262,7 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
         through = min(after_seq + BATCH_MESSAGES, end)
         seqs = {**copied, "after_seq": after_seq, "head_seq": through}
         objects += await session.all(COPY_BLOBS, **seqs)
-        added = [await session.run(copy, **seqs) for copy in COPIES]
+        added = [await session.run(copy, **seqs) for copy in COPIES.values()]
         messages += added[-1]
     if messages < end:
         raise NotFound.conversation(copied["source_id"])

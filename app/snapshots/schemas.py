@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, WrapValidator
 
 from app.common.answers import AnyObject, answer
-from app.common.ids import RULE, public_id_from
 from app.common.schema_errors import UUID_PATTERN
+from app.common.texts import sendable
 from app.conversations.messages.draft import is_message_id
 from app.http.cursors import Page
 from app.http.fields import (
@@ -44,24 +44,23 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
+Description = Annotated[
+    Annotated[str, AfterValidator(sendable)] | None, Field(max_length=MAX_DESCRIPTION)
+]
+
+
 class SnapshotSave(RequestSchema):
     """A snapshot to save."""
 
     model_config = examples({"description": "Working on auth refactor"})
 
-    description: str | None = Field(default=None, max_length=MAX_DESCRIPTION)
+    description: Description = None
     """The purpose of the snapshot."""
 
 
 def _message_id(value: str) -> str:
     if not is_message_id(value):
         raise ValueError("must be a string of 1 to 256 characters")
-    return value
-
-
-def _public_id(value: str) -> str:
-    if public_id_from(value) != value:
-        raise ValueError(RULE)
     return value
 
 
@@ -72,7 +71,7 @@ class SnapshotMessage(RequestSchema):
 
     id: Annotated[str, AfterValidator(_message_id)]
     """Id of the message in its conversation."""
-    conversation_id: Annotated[str, AfterValidator(_public_id)]
+    conversation_id: ConversationId
     """The conversation of the message."""
     seq: int = Field(ge=1)
     """Seq of the message."""
@@ -122,9 +121,9 @@ class Snapshot:
     """Id of the snapshot."""
     created_at: Annotated[Time, _either("created_at", "timestamp")]
     """When it was saved."""
-    description: Annotated[str | None, Field(max_length=MAX_DESCRIPTION)]
+    description: Description
     """The purpose of the snapshot."""
-    summary: str
+    summary: Annotated[str, AfterValidator(sendable)]
     """A few sentences on what was accomplished, decided and left unfinished; `(summary
     generation failed)` if the model failed."""
     message_count: Annotated[int, Field(ge=0, le=MAX_SEQ)]
