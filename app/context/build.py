@@ -46,8 +46,8 @@ from app.context.state import (
     PayloadCache,
 )
 from app.context.view import choose_view
-from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
+from app.conversations.compactions import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.epochs import BuildId, Epoch, payload_stream_of, requested_window
 from app.conversations.messages.service import Appended
 from app.conversations.rows import epoch_start_from

@@ -16,14 +16,14 @@ from app.context.answer import find_build
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
-from app.conversations.budget_status import (
+from app.conversations.compactions import (
     LastReport,
     judge,
+    make_compaction_due,
     read_reported,
     read_visible_tokens,
     usage_of,
 )
-from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import BuildId, Epoch, model_in, payload_stream_of
 from app.conversations.rows import epoch_start_from

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Place
-from app.conversations.budget_status import read_budgets
+from app.conversations.compactions import read_budgets
 from app.conversations.conversation import NO_SETTINGS, Agent, Conversation
 from app.conversations.listing import ConversationFilter
 from app.conversations.messages.stored_results import DeleteConversationObjects

@@ -22,9 +22,8 @@ from app.common.answers import answer
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
-from app.conversations.budget_status import read_budget
 from app.conversations.compaction_receipt import UNOBSERVED, Observer
-from app.conversations.compactions import ProviderCompactions, announce_due_compaction
+from app.conversations.compactions import ProviderCompactions, announce_due_compaction, read_budget
 from app.conversations.conversation import Conversation, SettingsList
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft

@@ -19,7 +19,7 @@ from openai.types.responses import ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
 from app.common.errors import ValidationError
-from app.conversations.budget_status import LastReport, current_epoch, is_suspended
+from app.conversations.compactions import LastReport, current_epoch, is_suspended
 from app.conversations.conversation import ConversationState
 from app.conversations.epochs import Epoch
 from app.formats.message import FormatName
