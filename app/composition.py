@@ -47,7 +47,7 @@ from app.models.tokenizer import LocalTokenizer
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.exports import ExportService, ImportService
+from app.snapshots.exports import ExportService
 from app.snapshots.forks import ForkService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
@@ -122,9 +122,7 @@ class Services:
             )
         self.outputs = outputs = StoredResults(database, self.blob_store, new_id)
         self.blobs = BlobReader(database, resolver, outputs)
-        self.uploads = BlobUploads(
-            database, resolver, self.blob_store, outputs, new_id, settings.max_blob_bytes
-        )
+        self.uploads = BlobUploads(database, resolver, outputs, new_id, settings.max_blob_bytes)
         self.blob_collector = BlobCollector(
             database,
             resolver,
@@ -133,7 +131,7 @@ class Services:
             utc_now,
             timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
-        self.search = SearchService(database, resolver)
+        self.search = SearchService(database)
         self.conversations: ConversationService = ConversationService(
             database,
             resolver,
@@ -200,15 +198,13 @@ class Services:
         slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
-        self.exports = ExportService(database, outputs, utc_now)
-        self.imports = ImportService(
+        self.exports = ExportService(
             database,
             resolver,
-            self.blob_store,
+            outputs,
             new_id,
             utc_now,
-            settings.max_body_bytes,
-            settings.max_blob_bytes,
+            (settings.max_body_bytes, settings.max_blob_bytes),
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
         self.restores = RestoreService(

@@ -169,7 +169,7 @@ class Worker:
                     detail = "The job was interrupted too many times"
                     error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
                     await session.jobs.change(key, claim.job_id, "failed", error=error)
-                await session.jobs.release_lease(key, claim.holder)
+            await self.leases.release(claim.conversation_id, claim.holder)
 
     async def _repeat(self, name: str, chore: Chore, seconds: float) -> None:
         """Do a chore now and then at an interval, also after a failure."""

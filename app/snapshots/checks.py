@@ -150,6 +150,8 @@ class ImportChecker:
             raise line.error(f"The blob before it lacks {self._missing_bytes:,} bytes")
         if (line.number == 1) != (kind == "export"):
             raise line.error("The first line, and no other, names the export of a conversation")
+        if kind != "export" and self._last[0] < min(_ORDER.get(kind, 2), 2) - 1:
+            raise line.error("The line with the settings or with the state is missing")
         match kind:
             case "export":
                 if fields["format"] != FORMAT:
@@ -176,8 +178,6 @@ class ImportChecker:
         if place <= self._last:
             raise line.error(f"This {kind} stands twice, or not in order")
         self._last = place
-        if kind != "settings":
-            self._require_beginning(line, needs_state=kind != "state")
         match kind:
             case "settings":
                 self.settings = fields
@@ -212,10 +212,6 @@ class ImportChecker:
             raise line.error("The blob before it has no such bytes", "data")
         self._missing_bytes -= len(piece)
         return piece
-
-    def _require_beginning(self, line: Line, *, needs_state: bool = True) -> None:
-        if not self.settings or (needs_state and not self.state):
-            raise line.error("The line with the settings or with the state is missing")
 
     def _check_state(self, line: Line, fields: dict[str, Any]) -> None:
         end = fields["head_seq"] + 1
@@ -252,7 +248,6 @@ class ImportChecker:
         fields |= {**draft.columns, "turn": self._turns, "total_tokens": self._tokens}
 
     def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
-        self._require_beginning(line)
         counts = (fields["messages"], fields["blobs"], self.state["head_seq"])
         if counts != (self.head_seq, self._blobs, self.head_seq):
             detail = f"There are {self.head_seq} messages and {self._blobs} blobs"

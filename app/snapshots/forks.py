@@ -67,6 +67,16 @@ COPIES = {
     kind: Statement(insert_rows(kind, f"{rows_of(kind)} AND seq > :after_seq"), is_long=True)
     for kind in ("pin", "redaction", "blob_use", "message")
 }
+# The worker indexes the rest.
+COPY_WORDS = Statement(
+    """
+        INSERT INTO message_words (conversation_id, first_seq, sizes, words)
+        SELECT CAST(:conversation_id AS uuid), first_seq, sizes, words FROM message_words
+        WHERE conversation_id = CAST(:source_id AS uuid)
+            AND first_seq + cardinality(sizes) <= :head_seq + 1
+        """,
+    is_long=True,
+)
 _USED = f"""{rows_of("blob")} AND blob_id IN (
         SELECT blob_id {rows_of("blob_use")} AND seq > :after_seq
     ) ON CONFLICT DO NOTHING"""
@@ -254,6 +264,7 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
     `copied` are the settings and the state of the source, with what the fork has of its own.
     """
     await session.run(COPY_VERSIONS, **copied)
+    await session.run(COPY_WORDS, **copied)
     if copied["compaction_id"] is not None:
         await session.run(COPY_COMPACTIONS, **copied)
     objects: list[Any] = []

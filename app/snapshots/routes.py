@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC
@@ -11,18 +11,26 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator, Field
 from starlette.responses import StreamingResponse
 
 from app.common.errors import Conflict, Gone
 from app.conversations.messages.stored_results import Content
 from app.conversations.routes import conversation_fields
-from app.conversations.schemas import ConversationCreate, ShownConversation
+from app.conversations.schemas import ShownConversation
 from app.http import cursors
-from app.http.bodies import Json, dump, require_small_messages, require_uncoded
+from app.http.bodies import Json, begun, dump, require_small_messages, require_uncoded
 from app.http.cursors import Deleted
-from app.http.errors import problems_of, validated
-from app.http.fields import UUID, AgentId, ConversationId
+from app.http.errors import problems_of
+from app.http.fields import (
+    MAX_SEQ,
+    UUID,
+    AgentId,
+    ConversationId,
+    Metadata,
+    RequestSchema,
+    examples,
+)
 from app.http.routing import (
     AgentPath,
     ConversationPath,
@@ -39,14 +47,7 @@ from app.http.routing import (
     tenant_of,
 )
 from app.snapshots.restores import RestoredSnapshot
-from app.snapshots.schemas import (
-    ForkRequest,
-    Snapshot,
-    SnapshotFile,
-    SnapshotPage,
-    SnapshotRestore,
-    SnapshotSave,
-)
+from app.snapshots.schemas import EXAMPLE_ID, Description, Snapshot, SnapshotFile, SnapshotPage
 from app.snapshots.service import no_snapshot
 
 _log = logging.getLogger("app.audit")
@@ -54,7 +55,6 @@ router = APIRouter(route_class=WireRoute, tags=["snapshots"])
 copies_router = APIRouter(route_class=WireRoute, tags=["conversations"])
 
 _NDJSON = "application/x-ndjson"
-_RAW: dict[str, Any] = {_NDJSON: {"schema": {"type": "string", "format": "binary"}}}
 _LINES: dict[str, Any] = {
     _NDJSON: {
         "schema": {"type": "string", "format": "binary"},
@@ -76,8 +76,38 @@ def _snapshot_id(text: str) -> str:
 SnapshotPath = Annotated[
     str,
     AfterValidator(_snapshot_id),
-    Path(description="Id of the snapshot.", examples=["0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"]),
+    Path(description="Id of the snapshot.", examples=[EXAMPLE_ID]),
 ]
+
+
+class SnapshotSave(RequestSchema):
+    """A snapshot to save."""
+
+    model_config = examples({"description": "Working on auth refactor"})
+
+    description: Description = None
+    """The purpose of the snapshot."""
+
+
+class SnapshotRestore(RequestSchema):
+    """The target of a restore."""
+
+    model_config = examples({}, {"conversation_id": EXAMPLE_ID})
+
+    conversation_id: ConversationId | None = None
+    """Another conversation to copy the messages to; the source conversations by default."""
+
+
+class ForkRequest(RequestSchema):
+    """A fork to create."""
+
+    model_config = examples({"at_seq": 12})
+
+    at_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """Seq of the last message of the fork; the head by default, 0 for an empty log."""
+    conversation_id: ConversationId | None = None
+    metadata: Metadata | None = None
+    """Metadata that replaces that of the source conversation."""
 
 
 @router.post(_OF_AGENT, status_code=201, summary="Save an agent's windows", response_model=Snapshot)
@@ -199,7 +229,7 @@ async def get_snapshot(
         "Content-Disposition": f'{kind}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",
     }
-    body = await _begun(_json_pieces(snapshot, pages))
+    body = await begun(_json_pieces(snapshot, pages))
     return StreamingResponse(body, headers=headers, media_type="application/json")
 
 
@@ -241,19 +271,6 @@ async def _json_pieces(snapshot: Snapshot, pages: AsyncGenerator[bytes]) -> Asyn
             yield before + page
             before = b","
     yield b"]}"
-
-
-async def _begun(pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Return a body whose first piece is read before the response starts: it may be an error."""
-    first = await anext(pieces)
-
-    async def all_pieces() -> AsyncIterator[bytes]:
-        yield first
-        async with aclosing(pieces):
-            async for piece in pieces:
-                yield piece
-
-    return all_pieces()
 
 
 def _created(saved: Snapshot) -> Response:
@@ -308,7 +325,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}.ndjson",
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(await _begun(export), headers=headers, media_type=_NDJSON)
+    return StreamingResponse(await begun(export), headers=headers, media_type=_NDJSON)
 
 
 @copies_router.post(
@@ -317,7 +334,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     summary="Import a conversation",
     response_model=ShownConversation,
     responses=problems_of(Conflict),
-    openapi_extra={"requestBody": {"required": True, "content": _RAW}},
+    openapi_extra={"requestBody": {"required": True, "content": _LINES}},
 )
 @large
 async def import_conversation(
@@ -336,14 +353,10 @@ async def import_conversation(
     """
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
-        key = await services(request).imports.add(
-            tenant_of(request), pieces, _check_settings, conversation_id, agent_id
+        key = await services(request).exports.add(
+            tenant_of(request), pieces, conversation_id, agent_id
         )
     return await _created_conversation(request, key)
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    validated(TypeAdapter(ConversationCreate), dict(settings))
 
 
 async def _created_conversation(request: Request, key: str) -> Response:

@@ -12,31 +12,21 @@ from app.common.schema_errors import UUID_PATTERN
 from app.common.texts import sendable
 from app.conversations.messages.draft import is_message_id
 from app.http.cursors import Page
-from app.http.fields import (
-    MAX_SEQ,
-    AgentId,
-    ConversationId,
-    Format,
-    Metadata,
-    ModelName,
-    RequestSchema,
-    Time,
-    examples,
-)
+from app.http.fields import MAX_SEQ, AgentId, ConversationId, Format, ModelName, RequestSchema, Time
 
 MAX_DESCRIPTION = 10_000
 MAX_IMPORTED = 50_000
 """Validation of this many messages takes a few seconds in a thread."""
-_ID, _TIME = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "2026-02-12T14:30:00.123456+00:00"
+EXAMPLE_ID, _TIME = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "2026-02-12T14:30:00.123456+00:00"
 _EXAMPLE: dict[str, Any] = {
     **dict.fromkeys(("created_at", "window_start", "window_end"), _TIME),
-    **{"snapshot_id": _ID, "description": "Auth", "summary": "Tests of expiry are open."},
-    **{"message_count": 1, "agent_id": None, "conversation_ids": [_ID]},
-    "models": [{"conversation_id": _ID, "model": "claude-sonnet-4-5"}],
+    **{"snapshot_id": EXAMPLE_ID, "description": "Auth", "summary": "Tests of expiry are open."},
+    **{"message_count": 1, "agent_id": None, "conversation_ids": [EXAMPLE_ID]},
+    "models": [{"conversation_id": EXAMPLE_ID, "model": "claude-sonnet-4-5"}],
     "messages": [
         {
             **{"role": "user", "content": "Validate the tokens, please.", "id": "m1", "seq": 1},
-            **{"conversation_id": _ID, "format": "openai_chat", "created_at": _TIME},
+            **{"conversation_id": EXAMPLE_ID, "format": "openai_chat", "created_at": _TIME},
             **dict.fromkeys(("content_truncated", "content_collected"), False),
             **dict.fromkeys(("output_ref", "given")),
         }
@@ -47,15 +37,6 @@ _EXAMPLE: dict[str, Any] = {
 Description = Annotated[
     Annotated[str, AfterValidator(sendable)] | None, Field(max_length=MAX_DESCRIPTION)
 ]
-
-
-class SnapshotSave(RequestSchema):
-    """A snapshot to save."""
-
-    model_config = examples({"description": "Working on auth refactor"})
-
-    description: Description = None
-    """The purpose of the snapshot."""
 
 
 def _message_id(value: str) -> str:
@@ -156,24 +137,3 @@ class SnapshotFile(Snapshot):
     ]
     """The messages by conversation, in the order of the log. In an import, tool results must answer
     calls of their conversation."""
-
-
-class SnapshotRestore(RequestSchema):
-    """The target of a restore."""
-
-    model_config = examples({}, {"conversation_id": _ID})
-
-    conversation_id: ConversationId | None = None
-    """Another conversation to copy the messages to; the source conversations by default."""
-
-
-class ForkRequest(RequestSchema):
-    """A fork to create."""
-
-    model_config = examples({"at_seq": 12})
-
-    at_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
-    """Seq of the last message of the fork; the head by default, 0 for an empty log."""
-    conversation_id: ConversationId | None = None
-    metadata: Metadata | None = None
-    """Metadata that replaces that of the source conversation."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ from app.common.texts import is_sendable
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.http import cursors
-from app.http.bodies import Json, require_uncoded
+from app.http.bodies import Json, begun, require_uncoded
 from app.http.cursors import Page
 from app.http.errors import problem, problems_of
 from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
@@ -151,7 +150,7 @@ async def upload_blob(
         Query(
             max_length=256,
             description="Id of the tool call.",
-            json_schema_extra={"pattern": r"^[^\u0000]*$"},
+            pattern=r"^[^\u0000]*$",
         ),
     ] = None,
 ) -> Response:
@@ -161,10 +160,6 @@ async def upload_blob(
     Append a tool message with `output_ref: {"id": …}` to refer to the blob. Without `content`, that
     message shows the preview in `view`. An upload that no message refers to is collected.
     """
-    if tool_call_id is not None and not is_sendable(tool_call_id):
-        raise ValidationError.at(
-            "/query/tool_call_id", "contains a character that cannot be stored"
-        )
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
         uploaded = await services(request).uploads.upload(
@@ -271,21 +266,8 @@ async def read_content(
     }
     if status == 206:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
-    pieces = await _started(services(request).blobs.content(source, start, end))
+    pieces = await begun(services(request).blobs.content(source, start, end))
     return StreamingResponse(pieces, status, headers)
-
-
-async def _started(pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Read the first piece, so that a failure of the store is an error response."""
-    first = await anext(pieces, b"")
-
-    async def all_pieces() -> AsyncIterator[bytes]:
-        async with aclosing(pieces):
-            yield first
-            async for piece in pieces:
-                yield piece
-
-    return all_pieces()
 
 
 def _range(header: str, total: int) -> tuple[int, int, int]:

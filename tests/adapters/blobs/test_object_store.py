@@ -120,17 +120,6 @@ async def test_orphans_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest.M
     assert await keys(store) == sorted(key for key in made if key)
 
 
-async def test_rows_are_readable_with_every_store(tmp_path: Path) -> None:
-    """Bytes in rows are readable after an object store is configured, not the reverse."""
-    rows, folder = BlobStore(), ObjectStore(f"file://{tmp_path}")
-    _, in_rows = await put(rows, b"in rows", new_id())
-    assert await folder.read(None, in_rows) == [b"in rows"]
-    assert await folder.read("default/elsewhere", in_rows) == [b"in rows"]
-    key, in_folder = await put(folder, b"in a folder", new_id())
-    with pytest.raises(ServiceUnavailable, match="no object store is configured"):
-        await rows.read(key, in_folder)
-
-
 async def failures(store: BlobStore, stored: Sequence[Chunk]) -> list[ServiceUnavailable]:
     """Return the errors of all calls of a store; each of them must fail."""
     found = []
@@ -173,10 +162,3 @@ async def test_damaged_objects_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(ServiceUnavailable) as caught:
         await store.read(key, stored)
     assert caught.value.facts["reason"] == "FileNotFoundError"
-
-
-@pytest.mark.parametrize("url", ["", "folder", "/folder", "http://host/x", "ftp://host", "s3:b"])
-def test_invalid_urls_are_refused(url: str) -> None:
-    """A URL that names no object store is refused by the constructor."""
-    with pytest.raises(ValueError, match="begins with"):
-        ObjectStore(url)

@@ -16,8 +16,8 @@ from app.conversations.listing import (
     PLACES_OF_AGENT,
 )
 from app.conversations.messages.repository import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
-from app.conversations.search.index import BY_SEQS, FROM_SEQ, PROGRESS
-from app.conversations.search.service import BLOCKS, MESSAGES
+from app.conversations.search.index import LAST_BLOCK, MESSAGES
+from app.conversations.search.service import BLOCKS
 from app.conversations.windows import FIND_GAPS, FIND_OLDEST, FIND_START
 from app.database.connections import Statement
 from tests.conftest import execute
@@ -107,8 +107,8 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
 
 async def test_searches_read_their_conversations_alone(database_url: str) -> None:
     """Words and messages are read by their keys. [search.tenant]"""
-    for statement in (BLOCKS, MESSAGES, BY_SEQS, FROM_SEQ, PROGRESS):
+    for statement in (BLOCKS, MESSAGES, LAST_BLOCK):
         plan = await plan_of(database_url, statement)
         used = set(re.findall(r"(?:using|Index Scan on) (\w+)", plan))
-        assert used <= {"messages_pkey", "message_words_pkey", "heads_pkey"}, plan
+        assert used <= {"messages_pkey", "message_words_pkey"}, plan
         assert "Seq Scan" not in plan

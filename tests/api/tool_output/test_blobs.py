@@ -325,35 +325,9 @@ async def test_invalid_refs_are_refused(client: httpx.AsyncClient) -> None:
     assert len(await transcript(client, path)) == 1
 
 
-async def test_compressed_uploads_are_refused(
-    client: httpx.AsyncClient, settings: Settings
-) -> None:
-    """A compressed upload is a 415, because its lines could not be read."""
-    path = await new_conversation(client)
-    headers = {"content-type": "text/plain", "content-encoding": "gzip"}
-    answer = await client.post(f"{path}/blobs", content=never_read(), headers=headers)
-    assert_problem(answer, 415, "VALIDATION_ERROR", "/header/content-encoding")
-    await assert_nothing_stored(settings)
-
-
 async def never_read() -> AsyncIterator[bytes]:
     """Yield pieces that must not be read."""
     yield pytest.fail("the body was read")
-
-
-async def test_uploads_with_invalid_parameters_are_refused(
-    client: httpx.AsyncClient, settings: Settings
-) -> None:
-    """An unknown conversation is a 404 before the body is read; invalid names are a 422."""
-    path = await new_conversation(client)
-    nowhere = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/blobs"
-    for place in (nowhere, "/v1/conversations/none/blobs"):
-        answer = await client.post(place, content=never_read())
-        assert_problem(answer, 404, "NOT_FOUND")
-    for query in ("tool_name=", "tool_name=%00", "tool_call_id=%00", "tool_name=" + "x" * 257):
-        answer = await client.post(f"{path}/blobs?{query}", content=never_read())
-        assert_problem(answer, 422, "VALIDATION_ERROR", f"/query/{query.partition('=')[0]}")
-    await assert_nothing_stored(settings)
 
 
 async def test_an_upload_over_the_limit_is_refused(settings: Settings) -> None:

@@ -174,14 +174,7 @@ class Process:
             self.harness.summariser.check_model,
         )
         self.blobs = BlobReader(self.database, resolver, self.outputs)
-        self.uploads = BlobUploads(
-            self.database,
-            resolver,
-            self.store,
-            self.outputs,
-            new_id,
-            max_blob_bytes,
-        )
+        self.uploads = BlobUploads(self.database, resolver, self.outputs, new_id, max_blob_bytes)
         self.collector = BlobCollector(
             self.database,
             resolver,

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.blobs.blobs import CHUNK_BYTES, decode_lossy, encode
+from app.blobs.blobs import CHUNK_BYTES, decode_lossy
 from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ContextError, Gone, NotFound, ServiceUnavailable
 from app.conversations.messages.stored_results import Content
@@ -51,40 +51,6 @@ def numbered(text: bytes, offset: int, limit: int, most: int) -> list[str]:
         found = decode_lossy(line.removesuffix(b"\r"))
         shown.append(f"{number:6}\t{found[:most]}")
     return shown
-
-
-def any_text(chance: Random) -> str:
-    """Return a text of up to a few chunks, with lines of every length."""
-    units = ("\n", "x", "xy\n", "é\r\n", "a longer line\n", "😀")
-    return "".join(
-        chance.choice(units) * chance.randint(0, 30_000) for _ in range(chance.randint(1, 5))
-    )
-
-
-async def test_a_small_result_and_a_blob_read_alike(rows: Process) -> None:
-    """Lines, bytes and searches of a text are equal in a row and in a blob."""
-    chance = Random(7)
-    whole = await rows.harness.conversation({"tool_output": {"enabled": False}})
-    cut = await rows.harness.conversation({"tool_output": {"offload_threshold_bytes": 0}})
-    for _ in range(12):
-        text = any_text(chance)
-        data = encode(text)
-        refs = [(cid, (await rows.stored(cid, text)).id) for cid in (whole, cut)]
-        assert [ref.startswith("blob_") for _, ref in refs] == [False, bool(text)]
-        offset, limit = chance.randint(0, len(data) // 2), chance.randint(1, 5000)
-        lines = [await rows.blobs.read_lines(TENANT, *ref, offset // 9, limit) for ref in refs]
-        assert lines[0] == lines[1]
-        some = numbered(data, offset // 9, lines[0].line_count, 2000)
-        shown = lines[0].text.split("\n") if some else []
-        assert [line[:2007] for line in shown] == some
-        slices = [await rows.blobs.read_bytes(TENANT, *ref, offset, limit) for ref in refs]
-        assert slices[0] == slices[1]
-        for pattern in ("x{3}", "longer", "^$", "😀$"):
-            found = [await rows.blobs.grep(TENANT, *ref, pattern, after=1) for ref in refs]
-            assert found[0] == found[1]
-        for cid, ref in refs:
-            assert await rows.read(cid, ref) == data
-            assert await rows.read(cid, ref, offset, offset + limit) == data[offset:][:limit]
 
 
 async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
@@ -184,35 +150,6 @@ async def test_unattached_uploads_are_collected(
     page = await rows.blobs.page(TENANT, cid, 10, None)
     assert [blob.id for blob in page] == [loose[1]]
     assert len(await rows.store.keys()) == isinstance(rows.store.kept, ObjectStore)
-
-
-async def test_compacted_blobs_are_collected(process: Process) -> None:
-    """With `drop_compacted` a blob of hidden messages is collected; pinned ones stay."""
-    cid, refs = await process.compacted()
-    assert await process.collect(cid) == []
-    await process.harness.set_policy(cid, DROP)
-    assert await process.collect(cid, dry_run=True) == refs[:2]
-    seq = next(
-        shown.message.seq
-        for shown in await process.transcript(cid)
-        if shown.message.output_ref is not None and shown.message.output_ref.id == refs[1]
-    )
-    await process.harness.pin(cid, seq)
-    assert await process.collect(cid) == refs[:1]
-    shown = {
-        item.message.output_ref.id: item
-        for item in await process.transcript(cid, Content.FULL)
-        if item.message.output_ref is not None
-    }
-    assert [shown[ref].is_collected for ref in refs] == [True, False, False]
-    assert not any(item.is_truncated for item in shown.values())
-    await process.harness.build(cid)
-    assert isinstance(await refused(process.read(cid, refs[0])), Gone)
-    # Stored again, by whoever, it is there again for all.
-    again = await process.stored(cid, f"first\n{LARGE}")
-    assert again.id == refs[0]
-    assert await process.read(cid, refs[0]) == f"first\n{LARGE}".encode()
-    assert await process.collect(cid) == []
 
 
 async def test_a_scheduled_collection_visits_due_conversations(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import asyncpg
@@ -16,7 +16,6 @@ from app.blobs.store import ObjectStore
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
 from app.conversations.messages.batches import INLINE_WARNING
 from app.conversations.messages.row import Append
-from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
 from app.database.connections import Store
 from app.repositories import Database
@@ -89,37 +88,6 @@ def message_of(shape: str, ref: str) -> dict[str, Any]:
     if shape.startswith("attached"):
         message["output_ref"] = {"id": ref}
     return message
-
-
-POLICIES: Sequence[dict[str, Any]] = (
-    {},
-    {"max_message_bytes": 50},
-    {"max_message_bytes": 10**6, "offload_threshold_bytes": 10**6},
-    {"view": "reference", "offload_threshold_bytes": 0},
-    {"enabled": False},
-)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_repeated_message_changes_nothing(rows: Process, shape: str) -> None:
-    """A large result sent again under its id is a no-op under any policy."""
-    cid = await rows.harness.conversation({"tool_output": {"max_message_bytes": 9000}})
-    ref = (await rows.upload(cid, LARGE.encode() * 2)).blob.id
-    await rows.harness.append(cid, asks("c"))
-    message = message_of(shape, ref)
-    first = await rows.harness.append(cid, message)
-    whole = await contents(rows, cid)
-    for number, policy in enumerate(POLICIES):
-        await rows.harness.set_policy(cid, {"tool_output": policy})
-        again = await rows.harness.append(cid, message)
-        assert (again.messages, again.head_seq) == (first.messages, 2)
-        keyed = Append([message], idempotency_key=f"k{number}")
-        kept = (await rows.log.append(TENANT, cid, keyed)).answer
-        assert isinstance(kept, AppendAnswer) and kept.messages == first.messages
-        for other in (message | {"content": LARGE + "more"}, message | {"extra": 1}):
-            with pytest.raises(Conflict):
-                await rows.harness.append(cid, other)
-        assert await contents(rows, cid) == whole
 
 
 @pytest.mark.parametrize("shape", SHAPES)
