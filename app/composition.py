@@ -57,7 +57,7 @@ from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
 from app.tool_output.reading import BlobReader
 from app.tool_output.tools import ToolRanking, ToolSearchService
-from app.tool_output.uploads import BlobCollector, BlobUploads
+from app.tool_output.uploads import BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
 
@@ -122,13 +122,14 @@ class Services:
             )
         self.outputs = outputs = StoredResults(database, self.blob_store, new_id)
         self.blobs = BlobReader(database, resolver, outputs)
-        self.uploads = BlobUploads(database, resolver, outputs, new_id, settings.max_blob_bytes)
-        self.blob_collector = BlobCollector(
+        self.uploads = BlobUploads(
             database,
             resolver,
             self.blob_store,
             outputs,
+            new_id,
             utc_now,
+            settings.max_blob_bytes,
             timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
         self.search = SearchService(database)

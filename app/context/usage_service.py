@@ -16,17 +16,17 @@ from app.context.answer import find_build
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import CachedPayload, PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
-from app.conversations.budget_status import (
+from app.conversations.compactions import (
     LastReport,
     judge,
+    make_compaction_due,
     read_reported,
     read_visible_tokens,
     usage_of,
-    within,
 )
-from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
-from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, payload_stream_of
+from app.conversations.epochs import BuildId, Epoch, model_in, payload_stream_of
+from app.conversations.rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
@@ -157,7 +157,7 @@ class UsageService:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 known = [(conversation, resolved)]
-                visible = await read_visible_tokens(within(session), known)
+                visible = await read_visible_tokens(session, known)
                 visible_tokens = visible[conversation_id]
             if entry is not None:
                 await session.usage.add_to_conversation(conversation_id, [entry])

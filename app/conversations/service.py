@@ -14,7 +14,7 @@ from typing import Any
 
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Place
-from app.conversations.budget_status import read_budgets, within
+from app.conversations.compactions import read_budgets
 from app.conversations.conversation import NO_SETTINGS, Agent, Conversation
 from app.conversations.listing import ConversationFilter
 from app.conversations.messages.stored_results import DeleteConversationObjects
@@ -161,7 +161,7 @@ class ConversationService(_Service):
             ids = [conversation_id for _, conversation_id in places]
             listed = await repository.by_ids(tenant_id, ids, bound, with_usage=with_usage)
             asked = [item for item, _ in listed] if with_usage else []
-            statuses = await read_budgets(self._resolver, within(session), asked)
+            statuses = await read_budgets(session, self._resolver, asked)
         if listed.has_more:
             shown = {item.conversation_id for item, _ in listed}
             end = next(place for place in reversed(places) if place[1] in shown)

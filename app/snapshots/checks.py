@@ -29,7 +29,8 @@ from app.common.json_text import StructureLimits
 from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.view import View, summary_from, view_from, window_from
+from app.conversations.rows import summaries_from, view_from
+from app.conversations.view import View, window_from
 from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
@@ -196,10 +197,11 @@ class ImportChecker:
                 Trigger(fields["trigger"])
                 StrategyName(fields["strategy"])
                 if fields["view"]:
-                    view = view_from(_loads(fields["view"]))
+                    _loads(fields["view"])
+                    view = view_from(fields["view"])
                     _VIEW.validate_json(_VIEW.dump_json(view, warnings=False), strict=True)
-                for summary in _loads(fields["made"]):
-                    summary_from(summary)
+                _loads(fields["made"])
+                summaries_from(fields["made"])
 
     def _blob_piece(self, line: Line, data: str) -> bytes:
         try:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from app.blobs.blobs import ToolOutputRef
 from app.common import json_text
 from app.common.errors import ContextLimitUnknown, Gone, NotFound, Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN
@@ -43,6 +42,7 @@ from app.prompt.schemas import (
 )
 from app.tool_output.grep import MAX_PATTERN_CHARACTERS, GrepResult
 from app.tool_output.slices import OutputBytes, OutputLines
+from app.tool_output.uploads import CollectedBlobs
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
 tools_router = APIRouter(route_class=WireRoute, tags=["tools"])
@@ -117,19 +117,6 @@ class CollectRequest(RequestSchema):
     """true: report what would be collected, without collecting it."""
 
 
-class CollectedBlobs(ResponseSchema):
-    """The blobs that were collected, or would be in a dry run."""
-
-    dry_run: bool
-    """Whether this was a dry run, which collects nothing."""
-    collected: list[ToolOutputRef]
-    """The blobs; reading one is now a `410`."""
-    byte_size: int
-    """Total size of the blobs in bytes."""
-    uploads: int
-    """Number of unfinished uploads that were dropped."""
-
-
 @router.post(
     _BLOBS,
     status_code=201,
@@ -150,7 +137,7 @@ async def upload_blob(
         Query(
             max_length=256,
             description="Id of the tool call.",
-            json_schema_extra={"pattern": r"^[^\u0000]*$"},
+            pattern=r"^[^\u0000]*$",
         ),
     ] = None,
 ) -> Response:
@@ -160,10 +147,6 @@ async def upload_blob(
     Append a tool message with `output_ref: {"id": …}` to refer to the blob. Without `content`, that
     message shows the preview in `view`. An upload that no message refers to is collected.
     """
-    if tool_call_id is not None and not is_sendable(tool_call_id):
-        raise ValidationError.at(
-            "/query/tool_call_id", "contains a character that cannot be stored"
-        )
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
         uploaded = await services(request).uploads.upload(
@@ -203,13 +186,8 @@ async def collect_blobs(
     With the policy's `gc.drop_compacted`, also the blobs whose messages are all compacted: the
     transcript keeps their previews, with `content_collected`.
     """
-    result = await services(request).blob_collector.collect(
+    return await services(request).uploads.collect(
         tenant_of(request), conversation_id, dry_run=body is not None and body.dry_run
-    )
-    return CollectedBlobs.of(
-        result,
-        collected=[blob.ref for blob in result.blobs],
-        byte_size=sum(blob.byte_size for blob in result.blobs),
     )
 
 

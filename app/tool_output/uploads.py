@@ -14,15 +14,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from app.blobs.blobs import Blob, Chunk, Chunker
+from app.blobs.blobs import Blob, Chunk, Chunker, ToolOutputRef
 from app.blobs.offloading import PreviewedBlob
 from app.blobs.preview import PreviewBuilder
+from app.blobs.repository import COLLECT, COLLECTABLE, LIST_DUE, STALE_UPLOADS, SWEPT
 from app.blobs.store import BlobStore
 from app.common import json_text
+from app.common.answers import answer
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.conversations.events import EventType
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
+from app.database.sql import read
 from app.repositories import Database
 
 _DROP_TIMEOUT_SECONDS = 5
@@ -31,15 +34,36 @@ _MIN_ORPHAN_AGE = timedelta(hours=1)
 _log = logging.getLogger("app.blobs")
 
 
+@answer()
+@dataclass(frozen=True, slots=True)
+class CollectedBlobs:
+    """The blobs that were collected, or would be in a dry run."""
+
+    dry_run: bool
+    """Whether this was a dry run, which collects nothing."""
+    collected: tuple[ToolOutputRef, ...]
+    """The blobs; reading one is now a `410`."""
+    byte_size: int
+    """Total size of the blobs in bytes."""
+    uploads: int
+    """Number of unfinished uploads that were dropped."""
+
+
 @dataclass(eq=False, repr=False)
 class BlobUploads:
-    """Stores uploads as blobs."""
+    """Stores uploads as blobs, and collects blobs.
+
+    An upload without a message stays for `_upload_ttl`.
+    """
 
     _database: Database
     _resolver: SettingsResolver
+    _store: BlobStore
     _outputs: StoredResults
     _new_id: Callable[[], str]
+    _now: Callable[[], datetime]
     _max_blob_bytes: int
+    _upload_ttl: timedelta
 
     async def upload(
         self,
@@ -107,26 +131,7 @@ class BlobUploads:
         except (ServiceUnavailable, TimeoutError):
             _log.warning("upload_not_dropped")
 
-
-@dataclass(frozen=True, slots=True)
-class CollectionResult:
-    """The blobs and unfinished uploads that a collection deleted; a dry run deletes none."""
-
-    dry_run: bool
-    blobs: tuple[Blob, ...]
-    uploads: int
-
-
-@dataclass(eq=False, repr=False)
-class BlobCollector:
-    """Collects blobs; an upload without a message stays for `_upload_ttl`."""
-
-    _database: Database
-    _resolver: SettingsResolver
-    _store: BlobStore
-    _outputs: StoredResults
-    _now: Callable[[], datetime]
-    _upload_ttl: timedelta
+    # --- collecting -----------------------------------------------------------------------
 
     async def collect(
         self,
@@ -135,7 +140,7 @@ class BlobCollector:
         *,
         dry_run: bool = False,
         uploaded_before: datetime | None = None,
-    ) -> CollectionResult:
+    ) -> CollectedBlobs:
         """Collect blobs that nothing refers to; with `gc.drop_compacted` also compacted ones.
 
         Uploads after `uploaded_before` stay, because a message may still be appended for them.
@@ -143,23 +148,27 @@ class BlobCollector:
         async with self._database.transaction() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             compacted = self._resolver.policy_of(conversation).gc.drop_compacted
-            blobs = await session.blobs.collectable(
-                conversation_id, uploaded_before, compacted=compacted
-            )
-            begun_before = self._now() - self._upload_ttl
-            uploads = await session.blobs.stale_uploads(conversation_id, begun_before)
+            sql, own = session.session, {"conversation_id": conversation_id}
+            ages = {
+                "uploaded_before": uploaded_before,
+                "begun_before": self._now() - self._upload_ttl,
+            }
+            rows = await sql.all(COLLECTABLE, **own, **ages, compacted=compacted)
+            blobs = [read(Blob, row) for row in rows]
+            size = sum(blob.byte_size for blob in blobs)
+            uploads = await sql.all(STALE_UPLOADS, **own, **ages)
             if not dry_run:
                 if blobs:
-                    await session.blobs.collect(conversation_id, [blob.id for blob in blobs])
-                    size = sum(blob.byte_size for blob in blobs)
+                    await sql.run(COLLECT, **own, refs=[blob.id for blob in blobs])
                     data = json_text.dumps({"blobs": len(blobs), "byte_size": size})
                     await session.events.add(conversation_id, EventType.GC, data)
-                for content_id in uploads:
-                    await session.blobs.drop_upload(conversation_id, content_id)
-                await session.blobs.mark_swept(conversation_id)
+                for row in uploads:
+                    await session.blobs.drop_upload(conversation_id, str(row["content_id"]))
+                await sql.run(SWEPT, **own)
         if not dry_run:
             await self._outputs.delete_objects(*(blob.object_key for blob in blobs))
-        return CollectionResult(dry_run, tuple(blobs), len(uploads))
+        refs = tuple(blob.ref for blob in blobs)
+        return CollectedBlobs(dry_run, refs, size, len(uploads))
 
     async def collect_all(self) -> int:
         """Collect in every conversation that may have something to collect; return the blobs."""
@@ -168,8 +177,10 @@ class BlobCollector:
         visited: set[str] = set()
         while True:
             async with self._database.session() as session:
-                due = await session.blobs.list_due(uploaded_before, _SWEEP_BATCH)
-            unvisited = [item for item in due if item[1] not in visited]
+                due = await session.session.all(
+                    LIST_DUE, uploaded_before=uploaded_before, limit=_SWEEP_BATCH
+                )
+            unvisited = [(row[0], str(row[1])) for row in due if str(row[1]) not in visited]
             if not unvisited:
                 break
             for tenant_id, conversation_id in unvisited:
@@ -180,7 +191,7 @@ class BlobCollector:
                     )
                 except NotFound:
                     continue
-                collected += len(result.blobs)
+                collected += len(result.collected)
         await self._sweep_objects()
         return collected
 

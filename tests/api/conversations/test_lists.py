@@ -1,6 +1,6 @@
 """Filters of `GET /v1/conversations` over HTTP.
 
-[lists.filters, lists.activity]
+[lists.filters]
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
 import pytest
-from pydantic import TypeAdapter
 
-from app.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.common.errors import NotFound, ServiceUnavailable
 from app.common.pages import UNBOUNDED
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
@@ -22,7 +21,7 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots.restores import RestoreService
-from app.snapshots.schemas import Snapshot, SnapshotFile
+from app.snapshots.schemas import Snapshot
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import LAST_MESSAGES, SnapshotSummaries
 from tests.services.fakes import (
@@ -38,9 +37,7 @@ from tests.services.fakes import (
     result,
     user,
 )
-from tests.snapshot_files import CONVERSATION_ID, entry, snapshot_file
 
-FILE = TypeAdapter(SnapshotFile)
 AWAY = ServiceUnavailable("The database does not answer")
 
 
@@ -58,15 +55,12 @@ class Appends:
         self._harness = harness
         self.batches: list[list[Mapping[str, Any]]] = []
         self.fails_at: int | None = None
-        self.refuses = False
 
     async def append(self, tenant_id: str, conversation_id: str, request: Append) -> None:
         """Append a batch, or raise the error that the test has set."""
         if self.fails_at == len(self.batches):
             raise AWAY
         self.batches.append(list(request.messages))
-        if self.refuses:
-            raise Conflict("taken")
         await self._harness.log.append(tenant_id, conversation_id, request)
 
 
@@ -284,17 +278,3 @@ async def test_a_restore_of_copies_starts_an_epoch(harness: Harness, snapshots: 
     assert built.contents.count("hello") == 2
     await snapshots.restore(saved, target)
     assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
-
-
-async def test_a_failed_import_leaves_nothing(harness: Harness, snapshots: Copies) -> None:
-    """All conversations that it has created are deleted. [snapshots.import]"""
-    other = new_id()
-    messages = [entry(user("of another"), conversation_id=other)]
-    messages += [entry(user(str(number)), number) for number in range(1, 25)]
-    file = FILE.validate_json(json.dumps(snapshot_file(messages)))
-    snapshots.appends.fails_at = 3
-    with pytest.raises(ServiceUnavailable):
-        await snapshots.restores.add_import(TENANT, file)
-    for conversation_id in (CONVERSATION_ID, other):
-        with pytest.raises(NotFound):
-            await harness.stored(conversation_id)
