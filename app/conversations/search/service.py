@@ -246,9 +246,9 @@ async def _blocks(
     session: Session, keys: list[str], condition: str, seqs: _Seqs, step: int, limit: int
 ) -> list[Block]:
     """Return blocks that fulfil a condition, by the order of their conversations and seqs."""
-    given = {"conversation_ids": keys, "conversation_id": keys[0], "condition": condition}
-    given |= {"after_seq": seqs[0], "before_seq": seqs[1], "step": step, "limit": limit}
-    rows = await session.all(BLOCKS, **given)
+    given = {"condition": condition, "after_seq": seqs[0], "before_seq": seqs[1], "step": step}
+    of = {"conversation_ids": keys, "conversation_id": keys[0]}
+    rows = await session.all(BLOCKS, **of, **given, limit=limit)
     return [Block(str(row["conversation_id"]), *row[1:]) for row in rows]
 
 
