@@ -11,7 +11,6 @@ from cachetools import LRUCache
 from pydantic import TypeAdapter
 
 from app.common import json_text
-from app.common.ids import MessageId
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import (
     DEFAULT_AGENT_WINDOW_SECONDS,
@@ -216,7 +215,7 @@ def stored_message_from(row: Any) -> StoredMessage:
     return read(
         StoredMessage,
         row,
-        id=MessageId(row["message_id"]),
+        id=row["message_id"],
         token_count=row["tokens"] + row["reasoning_tokens"],
         stored_output=row["output"],
     )

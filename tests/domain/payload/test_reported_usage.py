@@ -159,7 +159,7 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
     (
         RESPONSES,
         {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 6}},
-        "/usage/input_tokens_details",
+        "/usage",
     ),
     (
         ANTHROPIC,

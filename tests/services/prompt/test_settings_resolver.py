@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from app.common.errors import ContextLimitUnknown
-from app.common.ids import AgentId, ConversationId
 from app.conversations.conversation import Conversation, ConversationState, StoredSettings
 from app.conversations.settings_resolver import SettingsResolver
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
@@ -43,8 +42,8 @@ def conversation(
 ) -> Conversation:
     """Return a conversation with settings of these levels."""
     return Conversation(
-        conversation_id=ConversationId("c"),
-        agent_id=AgentId("a"),
+        conversation_id="c",
+        agent_id="a",
         counter="tokenizer",
         settings=own or StoredSettings(),
         agent=agent or StoredSettings(),
