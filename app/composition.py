@@ -47,7 +47,7 @@ from app.models.tokenizer import LocalTokenizer
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.exports import ExportService, ImportService
+from app.snapshots.exports import ExportService
 from app.snapshots.forks import ForkService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
@@ -57,7 +57,7 @@ from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
 from app.tool_output.reading import BlobReader
 from app.tool_output.tools import ToolRanking, ToolSearchService
-from app.tool_output.uploads import BlobCollector, BlobUploads
+from app.tool_output.uploads import BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
 
@@ -123,17 +123,16 @@ class Services:
         self.outputs = outputs = StoredResults(database, self.blob_store, new_id)
         self.blobs = BlobReader(database, resolver, outputs)
         self.uploads = BlobUploads(
-            database, resolver, self.blob_store, outputs, new_id, settings.max_blob_bytes
-        )
-        self.blob_collector = BlobCollector(
             database,
             resolver,
             self.blob_store,
             outputs,
+            new_id,
             utc_now,
+            settings.max_blob_bytes,
             timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
-        self.search = SearchService(database, resolver)
+        self.search = SearchService(database)
         self.conversations: ConversationService = ConversationService(
             database,
             resolver,
@@ -200,22 +199,20 @@ class Services:
         slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
-        self.exports = ExportService(database, outputs, utc_now)
-        self.imports = ImportService(
+        self.exports = ExportService(
             database,
             resolver,
-            self.blob_store,
+            outputs,
             new_id,
             utc_now,
-            settings.max_body_bytes,
-            settings.max_blob_bytes,
+            (settings.max_body_bytes, settings.max_blob_bytes),
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
-        restores = RestoreService(database, outputs, active, log, MAX_BATCH)
-        summaries = SnapshotSummaries(database, self.summariser)
-        self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, self.conversations, active, new_id
+        self.restores = RestoreService(
+            database, outputs, active, log, self.conversations, MAX_BATCH
         )
+        summaries = SnapshotSummaries(database, self.summariser)
+        self.snapshots = SnapshotService(database, resolver, summaries, active, new_id)
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
 

@@ -169,7 +169,7 @@ class Worker:
                     detail = "The job was interrupted too many times"
                     error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
                     await session.jobs.change(key, claim.job_id, "failed", error=error)
-                await session.jobs.release_lease(key, claim.holder)
+            await self.leases.release(claim.conversation_id, claim.holder)
 
     async def _repeat(self, name: str, chore: Chore, seconds: float) -> None:
         """Do a chore now and then at an interval, also after a failure."""
@@ -209,7 +209,7 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         poll_seconds=settings.sweep_seconds,
         chores={
             "index": (partial(index_all, services.database), 10.0),
-            "blobs": (services.blob_collector.collect_all, 3600.0),
+            "blobs": (services.uploads.collect_all, 3600.0),
             "rows": (services.retention.delete_expired, 3600.0),
             "conversations": (services.retention.delete_expired_conversations, 60.0),
         },

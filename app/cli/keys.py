@@ -57,7 +57,7 @@ def create_key(
     )
     key_id = text.split("_")[1]
     own = {"name": name, "expires_at": expires_at, "read_only": read_only}
-    _audit("key_created", tenant_id=tenant, key=key_id, **own)
+    _log.info("key_created", extra={"data": _by_account(tenant_id=tenant, key=key_id, **own)})
     message = f"Created a key of tenant {tenant} in {location(settings)}"
     if not exists:
         message += ", which is new: services of other directories do not use it"
@@ -101,7 +101,10 @@ def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
     if never == (in_days is not None):
         raise click.UsageError("Give --in-days or --never.")
     key = _run(lambda services: services.keys.expire(key_id, _in_days(in_days)))
-    _audit("key_expiry_changed", tenant_id=key.tenant_id, key=key_id, expires_at=key.expires_at)
+    _log.info(
+        "key_expiry_changed",
+        extra={"data": _by_account(tenant_id=key.tenant_id, key=key_id, expires_at=key.expires_at)},
+    )
     end = _shown(key.expires_at) if key.expires_at else "it is revoked"
     click.echo(f"{key_id} works until {end}.")
 
@@ -117,7 +120,7 @@ def revoke_key(key_id: str) -> None:
     if key.revoked_at is not None and key.revoked_at < started_at:
         click.echo(f"{of_tenant} was revoked already at {_shown(key.revoked_at)}.")
     else:
-        _audit("key_revoked", tenant_id=key.tenant_id, key=key_id)
+        _log.info("key_revoked", extra={"data": _by_account(tenant_id=key.tenant_id, key=key_id)})
         click.echo(f"Revoked {of_tenant}.")
 
 
@@ -160,7 +163,7 @@ def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
         await services.limits.set(tenant, TenantLimits(**limits))
 
     _run(work)
-    _audit("tenant_limited", tenant_id=tenant, **limits)
+    _log.info("tenant_limited", extra={"data": _by_account(tenant_id=tenant, **limits)})
     click.echo(f"Set the limits of tenant {tenant}.")
 
 
@@ -180,11 +183,11 @@ def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
         )
 
     async def work(services: Services) -> Mapping[str, int]:
-        _audit("tenant_deletion_begun", tenant_id=tenant)
+        _log.info("tenant_deletion_begun", extra={"data": _by_account(tenant_id=tenant)})
         return await services.conversations.remove_tenant(tenant)
 
     counts = {name: count for name, count in sorted(_run(work).items()) if count}
-    _audit("tenant_deleted", tenant_id=tenant, rows=counts)
+    _log.info("tenant_deleted", extra={"data": _by_account(tenant_id=tenant, rows=counts)})
     if is_json:
         _print_json(counts)
         return
@@ -193,13 +196,13 @@ def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
         click.echo(f"{name}  {count}")
 
 
-def _audit(event: str, **data: object) -> None:
-    """Log who runs this command, and what was done."""
+def _by_account(**data: object) -> dict[str, object]:
+    """Return the data of a log line: who runs this command, and what was done."""
     try:
         account = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a number without a name
         account = str(os.getuid())
-    _log.info(event, extra={"data": {"account": account, **data}})
+    return {"account": account, **data}
 
 
 def _in_days(days: int | None) -> datetime | None:

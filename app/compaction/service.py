@@ -31,7 +31,6 @@ from app.compaction.run import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
-from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import (
     PENDING,
     UNOBSERVED,
@@ -44,7 +43,7 @@ from app.conversations.compaction_receipt import (
     result_of,
     unchanged,
 )
-from app.conversations.compactions import store_compaction
+from app.conversations.compactions import is_due_as_reported, store_compaction
 from app.conversations.conversation import (
     ConversationState,
     compaction_threshold,

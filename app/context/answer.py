@@ -15,7 +15,8 @@ from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
 from app.context.view import read_rows, rendered_rows
 from app.conversations.compaction_receipt import Observer
-from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, parse_build_id
+from app.conversations.epochs import BuildId, Epoch, model_in, parse_build_id
+from app.conversations.rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through

@@ -46,16 +46,11 @@ from app.context.state import (
     PayloadCache,
 )
 from app.context.view import choose_view
-from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
-from app.conversations.epochs import (
-    BuildId,
-    Epoch,
-    epoch_start_from,
-    payload_stream_of,
-    requested_window,
-)
+from app.conversations.compactions import BudgetStatus, read_budget, stored_usage_of
+from app.conversations.epochs import BuildId, Epoch, payload_stream_of, requested_window
 from app.conversations.messages.service import Appended
+from app.conversations.rows import epoch_start_from
 from app.formats import PROVIDERS
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName
@@ -89,7 +84,8 @@ class ContextService:
         async with database.session() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id)
         conversation = await self._deps.active.updated(tenant_id, conversation)
-        return await read_budget(resolver, database.session, conversation)
+        async with database.session() as session:
+            return await read_budget(session, resolver, conversation)
 
     async def build(
         self,

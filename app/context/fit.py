@@ -24,8 +24,8 @@ from app.compaction.strategies import STRATEGIES
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
-from app.conversations.budget_status import is_suspended
 from app.conversations.compaction_receipt import PENDING, CompactionPlan, NoCompaction, Trigger
+from app.conversations.compactions import is_suspended
 from app.conversations.conversation import exceeds_messages
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,

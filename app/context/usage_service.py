@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -14,25 +14,24 @@ from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailab
 from app.common.pages import Page
 from app.context.answer import find_build
 from app.context.schemas import UsageAnswer, UsageRequest
-from app.context.state import PayloadCache
+from app.context.state import CachedPayload, PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
-from app.conversations.budget_status import (
+from app.conversations.compactions import (
     LastReport,
     judge,
+    make_compaction_due,
     read_reported,
     read_visible_tokens,
     usage_of,
-    within,
 )
-from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
-from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, payload_stream_of
+from app.conversations.epochs import BuildId, Epoch, model_in, payload_stream_of
+from app.conversations.rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
 from app.models.budget import INEXACT_MARGIN, Usage, estimate_of, measure, pressure_status, teaches
 from app.models.usage import (
-    CallUsage,
     Purpose,
     ReportItem,
     TokenUsage,
@@ -139,10 +138,16 @@ class UsageService:
                 )
                 stored = replace(stored, token_usage=call.usage)
                 if report.through_seq is not None and resolved is not None and epoch is not None:
-                    count = self._count(tenant_id, conversation, resolved, epoch, stored)
-                    if count is not None:
-                        regions, is_lesson = _learnt(conversation, resolved, count, call, texts)
+                    cached = self._cache.of_epoch(tenant_id, conversation_id, epoch)
+                    counted = _count(cached, conversation, resolved, epoch, stored, texts)
+                    if counted is not None:
+                        regions, sealed = counted
                         stored = replace(stored, estimated_tokens=regions.total, regions=regions)
+                        # Only their provider knows what hosted tools cost.
+                        is_known = all(tool.hosted is None for tool in resolved.tools)
+                        counts = call.usage.sent_tokens, regions.total, sealed
+                        is_lesson = is_known and teaches(*counts, conversation.counter)
+                        is_lesson = is_lesson and not call.has_steps
                 if not await session.usage.add(conversation_id, stored, usage_json):
                     raise NotFound.conversation(conversation_id)
                 info = self._resolver.model_info(conversation, stored.model)
@@ -152,7 +157,7 @@ class UsageService:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 known = [(conversation, resolved)]
-                visible = await read_visible_tokens(within(session), known)
+                visible = await read_visible_tokens(session, known)
                 visible_tokens = visible[conversation_id]
             if entry is not None:
                 await session.usage.add_to_conversation(conversation_id, [entry])
@@ -223,39 +228,44 @@ class UsageService:
         through_seq = head_seq if report.through_seq is None else report.through_seq
         return ReportItem(self._new_id(), format, model, epoch, through_seq, TokenUsage()), newest
 
-    def _count(
-        self,
-        tenant_id: str,
-        conversation: Conversation,
-        resolved: ResolvedSettings,
-        epoch: Epoch,
-        report: ReportItem,
-    ) -> tuple[Usage, int] | None:
-        """Return the count of a report's payload before the factor, and the sealed part of it.
 
-        None where this process no longer has the payload, where the settings or the view are
-        other ones by now, and where the payload begins with a provider's compaction item.
-        """
-        cached = self._cache.of_epoch(tenant_id, conversation.conversation_id, epoch)
-        start = epoch_start_from(epoch.start_json)
-        if (
-            cached is None
-            or report.epoch != epoch.epoch
-            or report.through_seq < epoch.start_seq
-            or epoch.view_version != conversation.state.view_version
-            or epoch.sections_hash != resolved.sections_hash
-            or epoch.tools_hash != resolved.tools_hash
-            or start.view.sent_item is not None
-        ):
-            return None
-        tokens, sealed = cached.assembler.tokens_at(report.through_seq)
-        usage = replace(
-            resolved.raw_fixed,
-            tool_descriptions=resolved.tool_tokens(start.tools),
-            summary=cached.assembler.summary_tokens,
-            conversation=tokens,
-        )
-        return usage, sealed
+def _count(
+    cached: CachedPayload | None,
+    conversation: Conversation,
+    resolved: ResolvedSettings,
+    epoch: Epoch,
+    report: ReportItem,
+    dynamic_texts: Sequence[str] | None,
+) -> tuple[Usage, int] | None:
+    """Return the count of a report's payload before the factor, and the sealed part of it.
+
+    Only a build id identifies dynamic text; without one, the stored text is counted. None where
+    this process no longer has the payload, where the settings or the view are other ones by now,
+    and where the payload begins with a provider's compaction item.
+    """
+    start = epoch_start_from(epoch.start_json)
+    if (
+        cached is None
+        or report.epoch != epoch.epoch
+        or report.through_seq < epoch.start_seq
+        or epoch.view_version != conversation.state.view_version
+        or epoch.sections_hash != resolved.sections_hash
+        or epoch.tools_hash != resolved.tools_hash
+        or start.view.sent_item is not None
+    ):
+        return None
+    tokens, sealed = cached.assembler.tokens_at(report.through_seq)
+    system_prompt = resolved.raw_fixed.system_prompt
+    if dynamic_texts is not None:
+        system_prompt += resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
+    usage = replace(
+        resolved.raw_fixed,
+        system_prompt=system_prompt,
+        tool_descriptions=resolved.tool_tokens(start.tools),
+        summary=cached.assembler.summary_tokens,
+        conversation=tokens,
+    )
+    return usage, sealed
 
 
 async def _is_repeated(
@@ -296,27 +306,6 @@ async def _with_build(
         "through_seq": build_id.through_seq,
     }
     return report.model_copy(update=fields), tuple(map(str, chain.from_iterable(lists)))
-
-
-def _learnt(
-    conversation: Conversation,
-    resolved: ResolvedSettings,
-    count: tuple[Usage, int],
-    call: CallUsage,
-    dynamic_texts: tuple[str, ...] | None,
-) -> tuple[Usage, bool]:
-    """Return the count of a payload with its dynamic text, and whether a report teaches.
-
-    Only a build id identifies dynamic text; without one, the stored text is counted.
-    """
-    usage, sealed = count
-    if dynamic_texts is not None:
-        dynamic = resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
-        usage = replace(usage, system_prompt=usage.system_prompt + dynamic)
-    # Only their provider knows what hosted tools cost.
-    is_known = not call.has_steps and all(tool.hosted is None for tool in resolved.tools)
-    sent, counter = call.usage.sent_tokens, conversation.counter
-    return usage, is_known and teaches(sent, usage.total, sealed, counter)
 
 
 def _answer(

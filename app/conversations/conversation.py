@@ -16,7 +16,6 @@ from typing import Any, Final, Literal, TypeVar
 
 from app.common import json_text
 from app.common.errors import ValidationError
-from app.common.ids import AgentId, ConversationId
 from app.conversations.messages.row import NO_CALLS, Calls
 from app.conversations.view import WHOLE_LOG_WINDOW, ActiveWindow, Span, marker_of
 from app.formats import parse_tool
@@ -88,7 +87,7 @@ NO_SETTINGS: Final = StoredSettings()
 class Agent:
     """A stored agent; its `own_window` is as `stored_window` returns it."""
 
-    agent_id: AgentId
+    agent_id: str
     name: str
     settings: StoredSettings
     metadata: str
@@ -206,8 +205,8 @@ class Conversation:
     None if that is `conversation_id`.
     """
 
-    conversation_id: ConversationId
-    agent_id: AgentId | None
+    conversation_id: str
+    agent_id: str | None
     counter: str
     settings: StoredSettings
     agent: StoredSettings

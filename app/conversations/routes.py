@@ -83,8 +83,7 @@ async def list_conversations(
 ) -> ConversationPage:
     """Return conversations, newest first, without their sections, tools and policies.
 
-    Filters are combined: a conversation must match all of them. Repeat the filters with a cursor. A
-    page may have fewer items than `limit`, or none, and still a `next_cursor`.
+    Filters are combined: a conversation must match all of them. Repeat the filters with a cursor.
     """
     name, digest = "conversations", wanted.digest
     before = cursors.decode_place(cursor, name, digest) if cursor else None

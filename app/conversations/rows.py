@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from cachetools import LRUCache
+from pydantic import TypeAdapter
 
 from app.common import json_text
-from app.common.ids import MessageId
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import (
     DEFAULT_AGENT_WINDOW_SECONDS,
@@ -20,18 +21,10 @@ from app.conversations.conversation import (
     StoredSettings,
     window_of,
 )
-from app.conversations.epochs import Epoch
+from app.conversations.epochs import Epoch, EpochStart
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.turns import Entry, entry
-from app.conversations.view import (
-    Span,
-    Summary,
-    View,
-    spans_beside,
-    summary_from,
-    view_from,
-    window_from,
-)
+from app.conversations.view import Span, Summary, View, spans_beside, window_from
 from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.budget import Calibration
@@ -222,7 +215,7 @@ def stored_message_from(row: Any) -> StoredMessage:
     return read(
         StoredMessage,
         row,
-        id=MessageId(row["message_id"]),
+        id=row["message_id"],
         token_count=row["tokens"] + row["reasoning_tokens"],
         stored_output=row["output"],
     )
@@ -253,16 +246,31 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
     return read(Epoch, values, start_json=values["start_json"] or known_start or "")
 
 
+_VIEW, _SUMMARIES = TypeAdapter(View), TypeAdapter(tuple[Summary, ...])
+_START = TypeAdapter(EpochStart)
+
+
+def view_from(text: str) -> View:
+    """Return a view from its stored JSON."""
+    return _VIEW.validate_python(json_text.loads(text))
+
+
 def summaries_from(made: str) -> tuple[Summary, ...]:
     """Return the summaries that a compaction made, from their stored JSON."""
-    return tuple(map(summary_from, json_text.loads(made)))
+    return _SUMMARIES.validate_python(json_text.loads(made))
+
+
+@lru_cache(256)
+def epoch_start_from(text: str) -> EpochStart:
+    """Read a stored start; cached, because every build of the epoch needs it."""
+    return _START.validate_python(json_text.loads(text))
 
 
 def compaction_from(row: Any) -> Compaction:
     """Return a receipt; one that a redaction has emptied has no view."""
     span = Span(row["span_start"], row["span_end"])
     if row["view"]:
-        view = view_from(json_text.loads(row["view"]))
+        view = view_from(row["view"])
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
     facts = {**row, **json_text.loads(row["receipt"])}

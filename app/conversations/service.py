@@ -14,7 +14,7 @@ from typing import Any
 
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Place
-from app.conversations.budget_status import read_budgets, within
+from app.conversations.compactions import read_budgets
 from app.conversations.conversation import NO_SETTINGS, Agent, Conversation
 from app.conversations.listing import ConversationFilter
 from app.conversations.messages.stored_results import DeleteConversationObjects
@@ -150,20 +150,18 @@ class ConversationService(_Service):
     ) -> tuple[Sequence[tuple[Conversation, dict[str, Any]]], Place | None]:
         """Return a page, newest first, and the place that the list continues after, if it does.
 
-        `before` is the place to start after. The page may have fewer items than `limit`. On request
-        each has the fields of `ConversationUsage`.
+        `before` is the place to start after. On request each has the fields of `ConversationUsage`.
         """
         async with self._database.session() as session:
             repository = session.conversation_list
             # One more place shows whether the list continues.
-            places, end = await repository.places(tenant_id, wanted, before, limit + 1)
-            if len(places) > limit:
-                places = places[:limit]
-                end = places[-1]
+            places = await repository.places(tenant_id, wanted, before, limit + 1)
+            end = places[limit - 1] if len(places) > limit else None
+            places = places[:limit]
             ids = [conversation_id for _, conversation_id in places]
             listed = await repository.by_ids(tenant_id, ids, bound, with_usage=with_usage)
             asked = [item for item, _ in listed] if with_usage else []
-            statuses = await read_budgets(self._resolver, within(session), asked)
+            statuses = await read_budgets(session, self._resolver, asked)
         if listed.has_more:
             shown = {item.conversation_id for item, _ in listed}
             end = next(place for place in reversed(places) if place[1] in shown)

@@ -338,39 +338,6 @@ def spans_through(spans: Sequence[Span], head_seq: int) -> list[Span]:
     return [span for span in ended if span.start < span.end]
 
 
-def view_from(raw: Mapping[str, Any]) -> View:
-    """Parse a stored view."""
-    parsed = {
-        **raw,
-        "spans": tuple(Span(**item) for item in raw["spans"]),
-        "summaries": tuple(map(summary_from, raw["summaries"])),
-        "uncleared_results": tuple(raw["uncleared_results"]),
-        "reasoning_of": tuple(raw["reasoning_of"]),
-        "window": tuple(Span(**item) for item in raw["window"]),
-        "shortened": tuple(ShortenedMessage(**item) for item in raw["shortened"]),
-        "provider_item": _provider_item_from(raw["provider_item"]),
-        "media_cut": MediaCut(**raw["media_cut"]) if raw["media_cut"] else None,
-    }
-    return View(**parsed)
-
-
-def _provider_item_from(raw: Mapping[str, Any] | None) -> ProviderItem | None:
-    return None if raw is None else ProviderItem(**{**raw, "format": FormatName(raw["format"])})
-
-
-def summary_from(raw: Mapping[str, Any]) -> Summary:
-    """Parse a summary from its JSON object."""
-    return Summary(
-        span=Span(**raw["span"]),
-        text=raw["text"],
-        tokens=raw.get("tokens", 0),
-        level=raw.get("level", 1),
-        sources=tuple(Span(**item) for item in raw.get("sources", ())),
-        sections=tuple(SectionCount(**item) for item in raw.get("sections", ())),
-        unlisted=raw.get("unlisted", ""),
-    )
-
-
 # --- the active window ----------------------------------------------------------------------------
 
 TICK = timedelta(microseconds=1)

@@ -30,6 +30,12 @@ from app.database.tables import TYPES
 if TYPE_CHECKING:  # of the process
     from app.conversations.rows import SettingsCache
 
+UNSTORABLE = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+)
+"""The errors of the database about values from outside."""
 _UNAVAILABLE = (
     OSError,
     TimeoutError,

@@ -224,6 +224,8 @@ CREATE TABLE message_words (
     words tsvector NOT NULL,
     PRIMARY KEY (conversation_id, first_seq)
 );
+-- A search over many conversations would spend most of its time to decompress them.
+ALTER TABLE message_words ALTER words SET STORAGE EXTERNAL;
 
 -- A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
 CREATE TABLE blobs (

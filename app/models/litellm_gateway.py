@@ -19,8 +19,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -57,7 +56,8 @@ _DETAILS = {
     "provider_error": "The model's provider failed",
     "bad_answer": "The model's answer cannot be parsed",
 }
-_PLAIN_USAGE = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+MAX_TOKEN_CHARS = 100
+"""An answer with more characters a token did not keep to its limit."""
 
 
 class LiteLLMGateway:
@@ -156,14 +156,7 @@ def _retry_after(exc: Exception) -> int | None:
     """Return the seconds of the provider's Retry-After header, None without one."""
     headers = getattr(exc, "litellm_response_headers", None)
     header = str(headers.get("retry-after", "")) if isinstance(headers, Mapping) else ""
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (TypeError, ValueError):
-            return None
-    return math.ceil(max(0.0, seconds)) if math.isfinite(seconds) else None
+    return int(header) if header.isdecimal() and len(header) < 10 else None
 
 
 def _completion(response: Any, call: ModelCall) -> Completion:
@@ -183,17 +176,14 @@ def _completion(response: Any, call: ModelCall) -> Completion:
     native_reason = extra.get("native_finish_reason")
     if isinstance(native_reason, str) and is_context_overflow(native_reason):
         raise _unavailable("context_window", call.model)
-    billed = _billed(usage.model_dump()) if usage is not None else TokenUsage()
-    return Completion(str(message.content or ""), reason, billed, bool(message.tool_calls))
-
-
-def _billed(usage: Mapping[str, Any]) -> TokenUsage:
-    """Return the tokens of a usage object; with impossible cached tokens, none is cached."""
-    try:
-        return read_usage(usage, LOG_FORMAT).billed
-    except ValidationError:
-        plain = {name: usage.get(name) for name in _PLAIN_USAGE}
-        return read_usage(plain, LOG_FORMAT).billed
+    billed = TokenUsage()
+    if usage is not None:
+        with suppress(ValidationError):  # impossible numbers
+            billed = read_usage(usage.model_dump(), LOG_FORMAT).billed
+    text = str(message.content or "")
+    if len(text) > MAX_TOKEN_CHARS * (call.max_tokens + 1_000):
+        raise _unavailable("bad_answer", call.model)
+    return Completion(text, reason, billed, bool(message.tool_calls))
 
 
 # --- the circuit breaker ---

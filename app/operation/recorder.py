@@ -188,33 +188,26 @@ class Telemetry(Observer):
                 saved = max(0, result.before_tokens - result.after_tokens)
                 self._counters["compaction_saved_tokens"].labels(trigger, strategy).inc(saved)
 
-        with self._measured("compaction", trigger, strategy) as measured:
+        with self.measured("compaction", trigger, strategy) as measured:
             yield record
 
-    @contextmanager
-    def calling(self, call: ModelCall) -> Iterator[Callable[[Completion], None]]:
-        """Count a model call; the block passes its completion."""
-
-        def record(answer: Completion) -> None:
-            measured.outcome = "ok"
-            self._counters["llm_cost_usd"].labels(call.model).inc(answer.cost(call.info) or 0.0)
-            usage = answer.usage
-            counts = {"input": usage.sent_tokens, "output": usage.output_tokens}
-            for direction, tokens in counts.items():
-                self._counters["llm_tokens"].labels(call.model, direction).inc(tokens)
-
-        with self._measured("llm_call", call.model) as measured:
-            yield record
+    def called(self, call: ModelCall, answer: Completion) -> None:
+        """Count the tokens and the cost of an answered model call."""
+        self._counters["llm_cost_usd"].labels(call.model).inc(answer.cost(call.info) or 0.0)
+        usage = answer.usage
+        counts = {"input": usage.sent_tokens, "output": usage.output_tokens}
+        for direction, tokens in counts.items():
+            self._counters["llm_tokens"].labels(call.model, direction).inc(tokens)
 
     @contextmanager
     def working(self, job_id: str | None) -> Iterator[None]:
         """Count background work: a due compaction, or a job that a client requested."""
-        with self._measured("job", "due" if job_id is None else "asked") as measured:
+        with self.measured("job", "due" if job_id is None else "asked") as measured:
             yield
             measured.outcome = "done"
 
     @contextmanager
-    def _measured(self, what: str, *labels: str) -> Iterator[_Measured]:
+    def measured(self, what: str, *labels: str) -> Iterator[_Measured]:
         """Count and time a block."""
         started, measured = perf_counter(), _Measured("failed")
         try:
@@ -308,9 +301,10 @@ class MeasuredGateway:
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does."""
-        with self._telemetry.calling(call) as record:
+        with self._telemetry.measured("llm_call", call.model) as measured:
             completion = await self._gateway.complete(call)
-            record(completion)
+            measured.outcome = "ok"
+            self._telemetry.called(call, completion)
         return completion
 
 

@@ -22,9 +22,8 @@ from app.common.answers import answer
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
-from app.conversations.budget_status import read_budget, within
 from app.conversations.compaction_receipt import UNOBSERVED, Observer
-from app.conversations.compactions import ProviderCompactions, announce_due_compaction
+from app.conversations.compactions import ProviderCompactions, announce_due_compaction, read_budget
 from app.conversations.conversation import Conversation, SettingsList
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
@@ -257,7 +256,7 @@ class LogService:
         before: Iterable[AppendedMessage] = (),
     ) -> Appended:
         """Return a finished append; its answer has the use of the context window."""
-        status = await read_budget(self._resolver, within(session), conversation)
+        status = await read_budget(session, self._resolver, conversation)
         use = {} if status is None else {"budget": status.budget, **fields_of(status.pressure)}
         messages = sorted([*before, *new], key=lambda message: message.seq)
         answer = AppendAnswer(messages, conversation.state.head_seq, warnings=batch.warnings, **use)

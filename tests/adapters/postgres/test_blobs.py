@@ -101,9 +101,10 @@ async def collect(
     async with database.transaction() as session:
         await session.conversations.get(TENANT, conversation_id, lock=True)
         if refs is None:
-            found = await session.blobs.collectable(conversation_id, None, compacted=False)
-            refs = [blob.id for blob in found]
-        await session.blobs.collect(conversation_id, refs)
+            own = {"conversation_id": conversation_id, "uploaded_before": None}
+            found = await session.session.all(statements.COLLECTABLE, **own, compacted=False)
+            refs = [row["id"] for row in found]
+        await session.session.run(statements.COLLECT, conversation_id=conversation_id, refs=refs)
     return list(refs)
 
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.context.repository import READ
-from app.context.usage_repository import LISTS, NEWEST_EPOCH
-from app.conversations.repository import FIND_CONVERSATION, LOCK
-from app.database.connections import Statement
 from app.models.budget import INEXACT_MARGIN, MIN_MARGIN, Calibration
 from app.repositories import Database
 from tests.conftest import execute
-from tests.plans import plan_of
 from tests.services.fakes import new_id
 
 PAYLOADS = st.tuples(st.integers(1, 10**12), st.integers(200, 10**6))
@@ -54,22 +48,3 @@ async def test_reports_at_once_are_all_added(database: Database, database_url: s
     weight = sum(0.8**number for number in range(20))
     assert row["reported_sum"] == pytest.approx(1_300 * weight)
     assert row["counted_sum"] == pytest.approx(1_000 * weight)
-
-
-@pytest.mark.one_server  # it reads the plans of one server
-@pytest.mark.parametrize(
-    ("statement", "index"),
-    [
-        (READ, "calibrations_pkey"),
-        (LOCK, "calibrations_pkey"),
-        (FIND_CONVERSATION, "calibrations_pkey"),
-        (LISTS["usage_reports"], "usage_reports_pkey"),
-        (NEWEST_EPOCH, "epochs_pkey"),
-    ],
-    ids=["read", "lock", "find", "report", "epoch"],
-)
-async def test_lookups_use_their_index(database_url: str, statement: Statement, index: str) -> None:
-    """Cost model: the hot statements find a calibration by its key, a report by its age."""
-    plan = await plan_of(database_url, statement)
-    assert re.search(rf"(using|on) {index}", plan), plan
-    assert "Seq Scan on calibrations" not in plan

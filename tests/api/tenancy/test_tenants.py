@@ -215,7 +215,7 @@ async def test_foreign_ids_among_own_ones_are_unknown(world: World) -> None:
     A conversation of one's own does not open a message, blob, compaction, build or snapshot of
     another's. Upper case makes no difference.
 
-    [api.limits]
+    [api.limits, tenancy.every-table]
     """
     theirs, own = world.ids["alice"], dict(world.ids["bob"])
     before = await everything(world.url, "alice", theirs)

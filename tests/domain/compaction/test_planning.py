@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.ids import ConversationId
 from app.compaction.planning import (
     MIN_GAIN,
     CompactionInput,
@@ -82,9 +81,7 @@ def talk_of(policy: Policy, items: Sequence[Entry], limits: Limits = LIMITS) -> 
     """Return a conversation of these entries, of which nothing is compacted yet."""
     settings, tokens = StoredSettings(), sum(item.tokens for item in items)
     state = ConversationState(head_seq=len(items), tokens=tokens)
-    conversation = Conversation(
-        ConversationId("c"), None, "tokenizer", settings, settings, "{}", NOW, NOW, state
-    )
+    conversation = Conversation("c", None, "tokenizer", settings, settings, "{}", NOW, NOW, state)
     return CompactionInput("t", conversation, resolved_with(policy, limits), View(), tuple(items))
 
 

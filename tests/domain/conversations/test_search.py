@@ -28,7 +28,6 @@ from app.conversations.search.words import (
     ranked,
     scores_of,
     text_of,
-    weights_of,
 )
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Reasoning, Role, Text, ToolCall
@@ -50,14 +49,14 @@ JOINT = st.sampled_from(["-", ".", "/", "_", "'", "::", "--"])
 NAME = st.builds(str.join, JOINT, st.lists(WORD, min_size=1, max_size=3))
 
 
-def block(*texts: str) -> str:
-    """Return the index of messages with these texts, as PostgreSQL returns it."""
-    return " ".join(f"'{lexeme}':1" for lexeme in lexemes(*texts))
+def block(text: str) -> str:
+    """Return the index of a message of this text, as PostgreSQL returns it."""
+    return " ".join(f"'{lexeme}':1" for lexeme in lexemes(text))
 
 
-def finds(text: str, *said: str) -> bool:
-    """Whether a query finds a message of these texts."""
-    return all(places_of(query_terms(text), block(*said)).values())
+def finds(text: str, said: str) -> bool:
+    """Whether a query finds a message of this text."""
+    return all(places_of(query_terms(text), block(said)).values())
 
 
 def recalls(question: str, said: str) -> list[bool]:
@@ -166,7 +165,7 @@ def test_a_long_text_is_not_cut_inside_a_word() -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        *("", "!?", '""', "😀", "\x00", "\ud800", "x" * 1001),
+        *("", "!?", '""', "😀", "\x00", "\ud800"),
         " ".join(f"w{number}" for number in range(65)),
     ],
 )
@@ -182,7 +181,7 @@ def test_a_query_without_words_or_with_too_many_is_refused(query: str) -> None:
 
 def texts_of(raw: dict[str, Any]) -> str:
     """Return the searched texts of a message of a request."""
-    return "\n".join(text_of(PROVIDERS[FormatName.OPENAI_CHAT].parse(raw, "")[0]))
+    return text_of(PROVIDERS[FormatName.OPENAI_CHAT].parse(raw, "")[0])
 
 
 def test_names_and_arguments_of_calls_are_searched() -> None:
@@ -202,12 +201,12 @@ def test_reasoning_and_recalled_messages_are_not_searched() -> None:
 
     [search.not-reasoning]
     """
-    assert text_of(Message(Role.ASSISTANT, (Reasoning("zebra"), Text("lion")))) == ("lion",)
+    assert text_of(Message(Role.ASSISTANT, (Reasoning("zebra"), Text("lion")))) == "lion"
     calls = (ToolCall("c1", "recall", '{"query": "zebra"}'), ToolCall("c2", "grep", '{"x": "cat"}'))
-    assert text_of(Message(Role.ASSISTANT, calls)) == ("recall", "grep", '{"x": "cat"}')
+    assert text_of(Message(Role.ASSISTANT, calls)) == 'recall\ngrep\n{"x": "cat"}'
     result = Message(Role.TOOL, (Text("#4 user: zebra"),), "c1")
-    assert text_of(result, "recall") == ()
-    assert text_of(result, "grep") == ("grep", "#4 user: zebra")
+    assert text_of(result, "recall") == ""
+    assert text_of(result, "grep") == "grep\n#4 user: zebra"
 
 
 # --- recall -----------------------------------------------------------------------------------
@@ -248,7 +247,7 @@ def order(question: str, said: dict[int, str]) -> list[int]:
         term: [seq for seq, words in indexed.items() if places_of([term], words)[term]]
         for term in question_terms(question)
     }
-    scores = scores_of(postings, weights_of(postings, 1000), dict.fromkeys(said, 9), 1000)
+    _, scores = scores_of(postings, dict.fromkeys(said, 9), 1000, 1000)
     return ranked(question, scores, {seq: said[seq] for seq in scores if seq in said})
 
 
@@ -281,7 +280,7 @@ def test_a_ranking_is_bounded_and_has_no_strangers(found: list[set[int]]) -> Non
     """Only messages near a match, each once."""
     postings = {str(number): sorted(seqs) for number, seqs in enumerate(found)}
     sizes = dict.fromkeys(set().union(*found), 9)
-    shown = ranked("", scores_of(postings, weights_of(postings, 60), sizes, 60), {})
+    shown = ranked("", scores_of(postings, sizes, 60, 60)[1], {})
     assert len(set(shown)) == len(shown) <= MAX_RANKED
     assert all(any(-3 <= seq - hit <= 4 for hit in sizes) and 0 < seq <= 60 for seq in shown)
 
