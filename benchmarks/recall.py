@@ -107,8 +107,8 @@ async def _asked(parts: Services, dialogue: Dialogue, named: bool) -> _Results:
     conversation_id = await _appended(parts, messages)
     results: _Results = []
     for asked in dialogue.questions:
-        page = await parts.search.recall(TENANT, conversation_id, asked.text)
-        results.append(([seq - 1 for seq in page.seqs], asked))
+        seqs, _ = await parts.search.recall(TENANT, conversation_id, asked.text)
+        results.append(([seq - 1 for seq in seqs], asked))
     return results
 
 

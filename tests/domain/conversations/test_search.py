@@ -49,14 +49,14 @@ JOINT = st.sampled_from(["-", ".", "/", "_", "'", "::", "--"])
 NAME = st.builds(str.join, JOINT, st.lists(WORD, min_size=1, max_size=3))
 
 
-def block(*texts: str) -> str:
-    """Return the index of messages with these texts, as PostgreSQL returns it."""
-    return " ".join(f"'{lexeme}':1" for lexeme in lexemes(*texts))
+def block(text: str) -> str:
+    """Return the index of a message of this text, as PostgreSQL returns it."""
+    return " ".join(f"'{lexeme}':1" for lexeme in lexemes(text))
 
 
-def finds(text: str, *said: str) -> bool:
-    """Whether a query finds a message of these texts."""
-    return all(places_of(query_terms(text), block(*said)).values())
+def finds(text: str, said: str) -> bool:
+    """Whether a query finds a message of this text."""
+    return all(places_of(query_terms(text), block(said)).values())
 
 
 def recalls(question: str, said: str) -> list[bool]:
@@ -165,7 +165,7 @@ def test_a_long_text_is_not_cut_inside_a_word() -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        *("", "!?", '""', "😀", "\x00", "\ud800", "x" * 1001),
+        *("", "!?", '""', "😀", "\x00", "\ud800"),
         " ".join(f"w{number}" for number in range(65)),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_query_without_words_or_with_too_many_is_refused(query: str) -> None:
 
 def texts_of(raw: dict[str, Any]) -> str:
     """Return the searched texts of a message of a request."""
-    return "\n".join(text_of(PROVIDERS[FormatName.OPENAI_CHAT].parse(raw, "")[0]))
+    return text_of(PROVIDERS[FormatName.OPENAI_CHAT].parse(raw, "")[0])
 
 
 def test_names_and_arguments_of_calls_are_searched() -> None:
@@ -201,12 +201,12 @@ def test_reasoning_and_recalled_messages_are_not_searched() -> None:
 
     [search.not-reasoning]
     """
-    assert text_of(Message(Role.ASSISTANT, (Reasoning("zebra"), Text("lion")))) == ("lion",)
+    assert text_of(Message(Role.ASSISTANT, (Reasoning("zebra"), Text("lion")))) == "lion"
     calls = (ToolCall("c1", "recall", '{"query": "zebra"}'), ToolCall("c2", "grep", '{"x": "cat"}'))
-    assert text_of(Message(Role.ASSISTANT, calls)) == ("recall", "grep", '{"x": "cat"}')
+    assert text_of(Message(Role.ASSISTANT, calls)) == 'recall\ngrep\n{"x": "cat"}'
     result = Message(Role.TOOL, (Text("#4 user: zebra"),), "c1")
-    assert text_of(result, "recall") == ()
-    assert text_of(result, "grep") == ("grep", "#4 user: zebra")
+    assert text_of(result, "recall") == ""
+    assert text_of(result, "grep") == "grep\n#4 user: zebra"
 
 
 # --- recall -----------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ async def seqs(service: SearchService, cid: str, query: str, **how: Any) -> list
 
 async def recalled(service: SearchService, cid: str, question: str) -> Sequence[int]:
     """Return the seqs of the messages of a conversation that answer a question."""
-    return (await service.recall(TENANT, cid, question)).seqs
+    return (await service.recall(TENANT, cid, question))[0]
 
 
 async def sql(harness: Harness, statement: str, cid: str) -> Any:
@@ -183,7 +183,7 @@ async def test_the_worker_indexes(
         _, page, reached = await service.page(TENANT, with_sentence, "staging", **range_)
         assert ([message.seq for message in page], reached) == (found, through)
         note = "[Messages after #8 are found in a minute.]"
-        text = (await service.recall(TENANT, with_sentence, "hello staging")).text
+        _, text = await service.recall(TENANT, with_sentence, "hello staging")
         assert text.endswith(note) is (through == 8)
     await harness.append(with_sentence, user("staging again"))
     assert await seqs(service, with_sentence, "staging") == [9, 51]
@@ -212,25 +212,23 @@ async def test_recall_shows_the_best_first_in_pages(
     filler = [user(f"the message {number} has a weather to see") for number in range(150)]
     asked, told = "who sleeps with a zebra?", "the lion does, in a weather like that"
     await harness.append(cid, *filler, user(asked), says(told))
-    found = await service.recall(TENANT, cid, "Is the zebra going to see a lion?")
-    assert [*found.seqs][:2] == [152, 151]
-    assert found.text.splitlines()[:2] == [
+    found, text = await service.recall(TENANT, cid, "Is the zebra going to see a lion?")
+    assert found[:2] == [152, 151]
+    assert text.splitlines()[:2] == [
         f"#152 assistant 2026-01-05 09:30: {told}",
         f"#151 user 2026-01-05 09:30: {asked}",
     ]
-    assert "  before, user: the message " in found.text
+    assert "  before, user: the message " in text
     ranked: list[int] = []
     for offset in range(0, 40, MAX_RECALLED):
-        page = await service.recall(TENANT, cid, "the weather", offset)
-        ranked += page.seqs
+        page, text = await service.recall(TENANT, cid, "the weather", offset)
+        ranked += page
         end = offset + MAX_RECALLED
         note = f"[Messages {offset + 1}-{end} of 40, the best first. Go on with offset={end}.]"
-        assert page.text.endswith(note) is (end < 40)
+        assert text.endswith(note) is (end < 40)
     assert len(ranked) == len(set(ranked)) == MAX_RANKED
-    past = await service.recall(TENANT, cid, "the weather", 40)
-    assert past.text == "[40 messages are ranked; offset=40 is past the last.]"
-    for unknown in ("the elephant", "?!"):
-        assert (await service.recall(TENANT, cid, unknown)).text == NOTHING_RECALLED
+    for unknown, offset in (("the elephant", 0), ("?!", 0), ("the weather", 40)):
+        assert await service.recall(TENANT, cid, unknown, offset) == ([], NOTHING_RECALLED)
 
 
 async def test_recall_does_not_find_itself(harness: Harness, service: SearchService) -> None:
@@ -242,5 +240,5 @@ async def test_recall_does_not_find_itself(harness: Harness, service: SearchServ
     answer = result("r", "#1 user: the staging port is 5433")
     await harness.append(cid, user("the staging port is 5433"), call, answer)
     for question in ("which port has staging", "staging port"):
-        found = await service.recall(TENANT, cid, question)
-        assert found.seqs[0] == 1 and found.text.count("5433") == 1
+        found, text = await service.recall(TENANT, cid, question)
+        assert found[0] == 1 and text.count("5433") == 1
