@@ -122,7 +122,9 @@ async def test_other_tenants_are_never_searched(settings: Settings) -> None:
     [
         ("", "/query/q"),
         ("q=", "/query/q"),
-        ("q=-", "/query/q"),
+        ("q=-%00%F0%9F%98%80", "/query/q"),
+        ("q=" + "x" * 1_001, "/query/q"),
+        ("q=" + "+".join(map(str, range(65))), "/query/q"),
         ("q=a&limit=101", "/query/limit"),
         ("q=a&agent_id=%20", "/query/agent_id"),
         ("q=a&cursor=abc", "/query/cursor"),

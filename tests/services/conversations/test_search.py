@@ -101,25 +101,6 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
             await service.recall(tenant, cid, "zebra")
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "zebra') | ('lion",
-        "%zebra% :*A",
-        "zebra); DROP TABLE message_words; --",
-        "\x00 zebra \ud800 '",
-    ],
-)
-async def test_a_query_has_no_tsquery_syntax(
-    harness: Harness, service: SearchService, query: str
-) -> None:
-    """Characters with a meaning for PostgreSQL have none in a query [search.words]."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("lion"), user("zebra A x drop table message_words"))
-    assert set(await seqs(service, cid, query)) <= {2}
-    await recalled(service, cid, query)
-
-
 async def test_any_message_is_indexed(harness: Harness, service: SearchService) -> None:
     """Messages with NUL, lone surrogates, no words or very many long words are indexed.
 
