@@ -119,7 +119,7 @@ class ToolCallService:
         if ref is not None:
             return await self._read(name, (*where, ref), arguments)
         if name == RECALL:
-            return (await self._messages.recall(*where, *arguments.values())).text
+            return (await self._messages.recall(*where, *arguments.values()))[1]
         done = await self._compaction.compact(*where, CompactionRequest())
         if not done.compacted:
             return f"[Nothing was compacted: {done.reason}.]"
