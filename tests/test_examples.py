@@ -535,20 +535,6 @@ async def test_a_run_that_failed_is_repeated(start: Start, provider: Readers) ->
     assert_built(process, provider.requests, process.told.builds)
 
 
-async def test_what_is_too_long_is_cut_and_sent_again(start: Start, provider: Readers) -> None:
-    """The oldest turns give way when a provider says so, and the run goes on."""
-    process = start()
-    provider.overflow_at = 4
-    for turn in range(2):
-        await process.say(asked(turn), f"request-{turn}")
-    assert provider.overflows == 1
-    assert provider.refused == []
-    assert_logged(process, 2)
-    assert_built(process, provider.requests, process.told.builds)
-    path = f"/conversations/{process.conversation_id}/compactions"
-    assert "emergency" in [receipt["trigger"] for receipt in ask(process, path)["data"]]
-
-
 # --- what one of them has -----------------------------------------------------------------------
 
 
