@@ -57,7 +57,7 @@ async def test_each_report_is_listed(client: httpx.AsyncClient) -> None:
     for cached in (0, 40, 60):
         await append(client, path, user("?"))
         built = (await client.post(f"{path}/context", json={})).json()
-        budgets.append(built["budget"])
+        budgets.append(built["diagnostics"]["budget"])
         usage = {
             "prompt_tokens": 100,
             "completion_tokens": 7,
