@@ -231,7 +231,7 @@ def reduce(client: Client | AuthenticatedClient, conversation_id: str) -> None:
         )
     )
     snapshots = good(list_snapshots.sync(client=client, conversation_id=conversation_id)).data
-    tell("snapshots", [snapshot.session_id == saved.session_id for snapshot in snapshots])
+    tell("snapshots", [snapshot.snapshot_id == saved.snapshot_id for snapshot in snapshots])
 
     in_bergen = MetadataFilter.from_dict({"metadata[city]": "Bergen"})
     listed = good(list_conversations.sync(client=client, metadata=in_bergen, limit=1)).data

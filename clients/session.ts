@@ -222,7 +222,7 @@ async function reduce(service: Service, conversation_id: string): Promise<void> 
   const snapshots = good(
     await service.GET("/v1/snapshots", { params: { query: path } }),
   ).data;
-  tell("snapshots", snapshots.map((snapshot) => snapshot.session_id === saved.session_id));
+  tell("snapshots", snapshots.map((snapshot) => snapshot.snapshot_id === saved.snapshot_id));
 
   const listed = good(
     await service.GET("/v1/conversations", {

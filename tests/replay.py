@@ -379,7 +379,7 @@ class Replay:
         model = MODELS[format][self.windows.index(window)]
         body: dict[str, Any] = {"format": format, "model": model}
         if copy.window is None:
-            body["max_context_tokens"] = window
+            body["context_window"] = window
         answer = self.client.send("POST", f"{copy.path}/context", body)
         if not answer.accepted:
             _judge_refusal(answer, place, tally)
@@ -618,7 +618,7 @@ def _judge_count(build: Build, counted: int, tally: Tally) -> None:
     counted = round(counted * (factor or 1))
     used, budget = answer["tokens_used"], answer["budget"]
     parts = ("system_prompt", "skill_prompts", "tool_descriptions", "summary", "conversation")
-    if budget["used_tokens"] != used or sum(budget[part] for part in parts) != used:
+    if budget["tokens_used"] != used or sum(budget[part] for part in parts) != used:
         tally.miscounted.append(f"{build.place}: the budget's parts do not add up to {used}")
     if budget["effective_window"] != effective:
         tally.over_window.append(f"{build.place}: window {budget['effective_window']}")

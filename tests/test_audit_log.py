@@ -78,7 +78,7 @@ async def test_deletions_are_logged_with_their_key(
         path = await new_conversation(opened, conversation_id="customer-7", agent_id="a")
         await append(opened, path, user("secret", id="m-1"), user("more"))
         assert (await opened.post(f"{path}/fork", json={})).status_code == 201
-        saved = (await opened.post(f"{path}/snapshots", json={})).json()["session_id"]
+        saved = (await opened.post(f"{path}/snapshots", json={})).json()["snapshot_id"]
         for _ in range(2):
             done = await opened.post(f"{path}/messages/m-1/redact", json={"reason": "gdpr"})
             assert done.status_code == 200
@@ -91,7 +91,7 @@ async def test_deletions_are_logged_with_their_key(
         assert "secret" not in str(data) and "gdpr" not in str(data)
     assert redacted[0] == "message_redacted"
     assert (redacted[1]["seq"], redacted[1]["conversations"]) == (1, 2)
-    assert snapshot[0] == "snapshot_deleted" and snapshot[1]["session_id"] == saved
+    assert snapshot[0] == "snapshot_deleted" and snapshot[1]["snapshot_id"] == saved
     assert conversation[0] == "conversation_deleted"
     assert conversation[1]["conversation_id"] == redacted[1]["conversation_id"]
     assert conversation[1]["rows"]["messages"] == 2

@@ -93,7 +93,6 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
         "budget": measure(usage, state.limits),
         **fields_of(pressure),
         "estimate": estimate_of(
-            usage.total,
             conversation.counter,
             resolved.factor,
             state.limits.margin,
@@ -140,7 +139,7 @@ def _not_sent(build: RecordedBuild) -> list[str]:
     """Return what the format or the model registry lacks, for which nothing was given up."""
     state = build.state
     info, budget = state.resolved.info, state.resolved.policy.budget
-    window = state.attempt.settings.max_context_tokens or budget.context_window
+    window = state.attempt.settings.context_window or budget.context_window
     found = [f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools]
     if info is not None and info.assumed_from and window in (None, "derive"):
         found.append(f"{WINDOW_ASSUMED}:{info.assumed_from}")

@@ -187,7 +187,7 @@ async def preview_context(
         ),
     ] = None,
     max_output_tokens: OptionalTokens = None,
-    max_context_tokens: OptionalTokens = None,
+    context_window: OptionalTokens = None,
     payload: Annotated[
         bool, Query(description="`false`: leave the payload out, which may be large.")
     ] = True,
@@ -203,7 +203,7 @@ async def preview_context(
         format=format,
         model=model,
         max_output_tokens=max_output_tokens,
-        max_context_tokens=max_context_tokens,
+        context_window=context_window,
     )
     built = await services(request).context.preview(tenant_of(request), conversation_id, settings)
     shown = {name: built[name] for name in PreviewedContext.model_fields}
@@ -288,7 +288,7 @@ def _settings(body: CallSettings) -> RequestSettings:
         format=body.format,
         model=body.model,
         max_output_tokens=body.max_output_tokens,
-        max_context_tokens=body.max_context_tokens,
+        context_window=body.context_window,
         sections=json_text.dumps(static + replaced) if sections else "[]",
         tools=json_text.dumps(body.tools) if body.tools else "[]",
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),

@@ -110,7 +110,7 @@ class UsageAnswer(Reading):
     judged_tokens: int | None
     """The larger of the estimate and the reported plus appended tokens."""
     estimate: Estimate | None
-    """The service's own count."""
+    """How the service counts."""
     is_calibrated: bool
     """Whether the report changed the model's factor."""
 
@@ -170,7 +170,7 @@ class CallSettings(RequestSchema):
     """Model of this call; the conversation's by default."""
     max_output_tokens: Tokens | None = None
     """Tokens to keep free for the answer; the policy's by default."""
-    max_context_tokens: int | None = Field(default=None, ge=-MAX_TOKENS, le=MAX_TOKENS)
+    context_window: int | None = Field(default=None, ge=-MAX_TOKENS, le=MAX_TOKENS)
     """Context window for this call, if it should be smaller than the model's."""
     sections: Sections = Field(default_factory=list)
     """Sections for this call, merged by name."""

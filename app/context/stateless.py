@@ -105,11 +105,11 @@ class CachedState(RequestSchema):
 class StatelessMessages(RequestSchema):
     """Messages with the limit and the ranges of the sandwich strategy."""
 
-    model_config = examples({"messages": EXAMPLE_MESSAGES, "max_context_tokens": 128000})
+    model_config = examples({"messages": EXAMPLE_MESSAGES, "context_window": 128000})
 
     messages: list[MessageObject] = Field(max_length=100_000, json_schema_extra={"minItems": 1})
     """The whole history."""
-    max_context_tokens: _Limit
+    context_window: _Limit
     preserve_top: _Count = 5
     """Messages to keep at the start."""
     preserve_bottom: _Count = 5
@@ -122,11 +122,11 @@ class StatelessMessages(RequestSchema):
 
         Raises ValidationError for a limit that is not positive, and for wrong messages.
         """
-        if self.max_context_tokens <= 0:
-            raise ValidationError.at("/max_context_tokens", "Context limit must be positive")
+        if self.context_window <= 0:
+            raise ValidationError.at("/context_window", "Context limit must be positive")
         require_messages(self.messages)
         middle = range(self.preserve_top, len(self.messages) - self.preserve_bottom)
-        threshold = math.floor(self.max_context_tokens * self.compression_threshold)
+        threshold = math.floor(self.context_window * self.compression_threshold)
         is_over = middle.stop > middle.start and estimate_tokens(self.messages) > threshold
         return middle if is_over else None
 
@@ -135,7 +135,7 @@ class StatelessBuild(StatelessMessages):
     """Messages to build a context from."""
 
     model_config = examples(
-        {"messages": EXAMPLE_MESSAGES, "max_context_tokens": 128000, "cached_state": _STATE}
+        {"messages": EXAMPLE_MESSAGES, "context_window": 128000, "cached_state": _STATE}
     )
 
     cached_state: CachedState | None = None
@@ -332,7 +332,7 @@ class StatelessService:
             if cached and cached.strategy == STRATEGY and tuple(cached.summary_range) == span:
                 summary = cached.summary
             else:
-                max_tokens = sorted((*SUMMARY_TOKENS, request.max_context_tokens // 10))[1]
+                max_tokens = sorted((*SUMMARY_TOKENS, request.context_window // 10))[1]
                 neutral = await asyncio.to_thread(_parsed, messages, middle)
                 made = await self._summarise(tenant_id, neutral, request.model, max_tokens)
                 summary = made.summary
@@ -387,7 +387,7 @@ class StatelessService:
         exact = info is not None and info.exact and counter is CounterName.TOKENIZER
         margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, applied)
         total = messages + text + tools
-        method = estimate_of(total, counter, factor, margin, calibration).method
+        method = estimate_of(counter, factor, margin, calibration).method
         return TokenCount(total, messages, text, tools, counter, model, margin, method, factor)
 
     async def _summarise(

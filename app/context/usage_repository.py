@@ -186,7 +186,7 @@ class EpochItem:
     """The format of its payloads."""
     model: str
     """The model of its payloads."""
-    max_context_tokens: int | None
+    context_window: int | None
     """The context window that its requests set; null where the policy decided."""
     cache_break_reason: str | None
     """Why it began, as in a build; null for the first."""
@@ -304,7 +304,7 @@ def _report_from(row: Any) -> ReportItem:
 
 def _epoch_item_from(row: Any) -> EpochItem:
     window, reason = row["window"] or None, row["reason"]
-    names = {"max_context_tokens": window, "cache_break_reason": reason}
+    names = {"context_window": window, "cache_break_reason": reason}
     return read(EpochItem, row, model=model_in(row["lane"]), **names)
 
 

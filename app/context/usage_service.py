@@ -350,7 +350,7 @@ def _answer(
         used, is_due = judge(resolved, conversation, usage.total, reported)
         margin = limits.margin if limits is not None else INEXACT_MARGIN
         estimate = estimate_of(
-            usage.total, conversation.counter, resolved.factor, margin, conversation.calibration
+            conversation.counter, resolved.factor, margin, conversation.calibration
         )
         found |= {"should_compact": is_due, "judged_tokens": used, "estimate": estimate}
         if limits is not None:

@@ -123,4 +123,4 @@ def model_in(payload_stream: str) -> str:
 
 def requested_window(settings: RequestSettings) -> int:
     """Return the requested context window, NO_REQUESTED_WINDOW where the policy decides."""
-    return settings.max_context_tokens or NO_REQUESTED_WINDOW
+    return settings.context_window or NO_REQUESTED_WINDOW

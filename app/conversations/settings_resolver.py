@@ -314,7 +314,7 @@ def _limits(
     named = policy.budget.context_window
     try:
         window = resolve_context_window(
-            request.max_context_tokens,
+            request.context_window,
             named if isinstance(named, int) else None,
             info,
             tenant,

@@ -10,8 +10,8 @@ REMOVED_SUMMARY = "(the summary told of a conversation that was deleted)"
 DELETE_PARTS = """
     removed_parts AS (
         DELETE FROM snapshot_parts p USING deleted
-        WHERE p.tenant_id = deleted.tenant_id AND p.session_id = deleted.session_id
-        RETURNING p.session_id
+        WHERE p.tenant_id = deleted.tenant_id AND p.snapshot_id = deleted.snapshot_id
+        RETURNING p.snapshot_id
     )
     SELECT (SELECT count(*) FROM deleted) AS snapshots,
         (SELECT count(*) FROM removed_parts) AS snapshot_parts
@@ -20,34 +20,34 @@ DELETE_PARTS = """
 REMOVE_OF_AGENT = Statement(f"""
     WITH deleted AS (
         DELETE FROM snapshots WHERE tenant_id = :tenant_id AND agent_id = :agent_id
-        RETURNING tenant_id, session_id
+        RETURNING tenant_id, snapshot_id
     ), {DELETE_PARTS}
 """)
 
 
 LOCK_SNAPSHOTS = Statement("""
-    SELECT s.session_id
-    FROM snapshots s WHERE s.tenant_id = :tenant_id AND s.session_id = ANY (ARRAY(
-            SELECT session_id FROM snapshot_parts
+    SELECT s.snapshot_id
+    FROM snapshots s WHERE s.tenant_id = :tenant_id AND s.snapshot_id = ANY (ARRAY(
+            SELECT snapshot_id FROM snapshot_parts
             WHERE conversation_id = :conversation_id
         ))
-    ORDER BY s.session_id
+    ORDER BY s.snapshot_id
     FOR UPDATE OF s
 """)
 REMOVE_PARTS = Statement("""
     DELETE FROM snapshot_parts WHERE conversation_id = :conversation_id
-    RETURNING session_id, message_count
+    RETURNING snapshot_id, message_count
 """)
 REDUCE = Statement(f"""
     UPDATE snapshots s
     SET message_count = s.message_count - removed.messages, summary = '{REMOVED_SUMMARY}'
-    FROM unnest(CAST(:session_ids AS text[]), CAST(:counts AS bigint[]))
-        AS removed (session_id, messages)
-    WHERE s.tenant_id = :tenant_id AND s.session_id = removed.session_id
+    FROM unnest(CAST(:snapshot_ids AS text[]), CAST(:counts AS bigint[]))
+        AS removed (snapshot_id, messages)
+    WHERE s.tenant_id = :tenant_id AND s.snapshot_id = removed.snapshot_id
 """)
 REMOVE_EMPTY = Statement("""
     DELETE FROM snapshots
-    WHERE tenant_id = :tenant_id AND session_id = ANY (:session_ids) AND message_count <= 0
+    WHERE tenant_id = :tenant_id AND snapshot_id = ANY (:snapshot_ids) AND message_count <= 0
 """)
 
 
@@ -63,7 +63,7 @@ async def remove_from_snapshots(
     if not await session.all(LOCK_SNAPSHOTS, tenant_id=tenant_id, **own):
         return {}
     parts = await session.all(REMOVE_PARTS, **own)
-    of_tenant = {"tenant_id": tenant_id, "session_ids": [row["session_id"] for row in parts]}
+    of_tenant = {"tenant_id": tenant_id, "snapshot_ids": [row["snapshot_id"] for row in parts]}
     await session.run(REDUCE, **of_tenant, counts=[row["message_count"] for row in parts])
     snapshots = await session.run(REMOVE_EMPTY, **of_tenant)
     return {"snapshots": snapshots, "snapshot_parts": len(parts)}

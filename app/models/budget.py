@@ -4,7 +4,7 @@
    ratio is relative to it. The output limit is a limit of its own.
 2. Some models limit their input apart from their output. `total` is then at most that input limit
    plus the reserved output, so that `total - max_output_tokens` always fits.
-3. The components sum to `used_tokens`. They are those of the payload that is returned. It fits when
+3. The components sum to `tokens_used`. They are those of the payload that is returned. It fits when
    used tokens plus the safety margin are within the effective window.
 4. `used >= ratio x effective_window` reaches a level. Pressure is the highest level reached.
    `notice` is no level: it never changes what is built.
@@ -164,7 +164,7 @@ def resolve_context_window(
         raise ValidationError.at("/max_output_tokens", "The output limit must be positive")
     named = policy if requested is None else requested
     if named is not None and named <= 0:
-        pointer = "/policy" if requested is None else "/max_context_tokens"
+        pointer = "/policy" if requested is None else "/context_window"
         raise ValidationError.at(pointer, "Context limit must be positive")
     has_own = tenant is not None and bool(tenant.context_window or tenant.max_input_tokens)
     model = tenant if has_own else info
@@ -287,10 +287,8 @@ def safety_margin(own: float, factor: float, calibration: Calibration) -> float:
 @answer()
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A count by the service, and its accuracy."""
+    """How the service counted, and how accurate that is."""
 
-    tokens: int
-    """Tokens of the payload."""
     method: str
     """The counter, and its correction by reports."""
     margin: float
@@ -300,14 +298,14 @@ class Estimate:
 
 
 def estimate_of(
-    tokens: int, counter: str, factor: float, margin: float, calibration: Calibration | None
+    counter: str, factor: float, margin: float, calibration: Calibration | None
 ) -> Estimate:
     """Return an estimate with its method, such as `tokenizer x 1.31 (5 reports)`."""
     reports = calibration.reports if calibration is not None else 0
     method = f"{counter} x {factor:g}" if reports or factor != 1 else counter
     if reports:
         method += f" ({reports} report{'' if reports == 1 else 's'})"
-    return Estimate(tokens, method, margin, factor)
+    return Estimate(method, margin, factor)
 
 
 # --- the budget of a payload ---
@@ -376,12 +374,12 @@ class ContextBudget:
     """Used by messages."""
     effective_window: int
     """total - max_output_tokens."""
-    used_tokens: int
+    tokens_used: int
     """Sum of the components."""
     remaining_tokens: int
-    """effective_window - used_tokens."""
+    """effective_window - tokens_used."""
     used_percentage: float
-    """used_tokens of effective_window."""
+    """tokens_used of effective_window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +449,7 @@ def measure(usage: Usage, limits: Limits) -> ContextBudget:
         max_output_tokens=limits.max_output_tokens,
         **asdict(usage),
         effective_window=window,
-        used_tokens=used,
+        tokens_used=used,
         remaining_tokens=window - used,
         used_percentage=round(100 * used / window, 2),
     )

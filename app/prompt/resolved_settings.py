@@ -56,7 +56,7 @@ class RequestSettings:
     format: FormatName = FormatName.OPENAI_CHAT
     model: str | None = None
     max_output_tokens: int | None = None
-    max_context_tokens: int | None = None
+    context_window: int | None = None
     sections: str = "[]"
     tools: str = "[]"
     dynamic: tuple[PromptSection, ...] = field(default=(), compare=False)

@@ -155,13 +155,13 @@ def _call_id(name: str) -> str:
 
 
 def copy_of(
-    source: SourceMessage, message_id: str, session_id: str, calls: Mapping[str, str]
+    source: SourceMessage, message_id: str, snapshot_id: str, calls: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a message as it is appended elsewhere, with its calls renamed (rule 1)."""
     message = with_calls(without_ref(source.message, source.format), source.format, calls)
     message = PROVIDERS[source.format].enveloped(message)
     origin = {
-        "session_id": session_id,
+        "snapshot_id": snapshot_id,
         "conversation_id": source.conversation_id,
         "message_id": source.id,
     }

@@ -58,23 +58,23 @@ _OWN = TABLES["snapshots"].without("created_at")
 ADD = Statement(
     f"""
         WITH added AS (
-            {insert("snapshots", *_OWN, created_at="CAST(:timestamp AS timestamptz)")}
-            ON CONFLICT (tenant_id, session_id) DO NOTHING
-            RETURNING tenant_id, session_id
+            {insert("snapshots", *_OWN, created_at="CAST(:created_at AS timestamptz)")}
+            ON CONFLICT (tenant_id, snapshot_id) DO NOTHING
+            RETURNING tenant_id, snapshot_id
         ), parts AS (
             INSERT INTO snapshot_parts (
-                conversation_id, session_id, tenant_id, spans, message_count
+                conversation_id, snapshot_id, tenant_id, spans, message_count
             )
-            SELECT part.id, added.session_id, added.tenant_id, part.spans, part.count
+            SELECT part.id, added.snapshot_id, added.tenant_id, part.spans, part.count
             FROM added, json_to_recordset(CAST(:parts AS json))
                 AS part (id uuid, spans bigint[], count bigint)
         )
-        SELECT session_id FROM added
+        SELECT snapshot_id FROM added
         """
 )
-_READ = (*TABLES["snapshots"].without("tenant_id", "created_at"),)
+_READ = (*TABLES["snapshots"].without("tenant_id"),)
 _ROWS = f"""
-    SELECT {", ".join(_READ)}, created_at AS timestamp
+    SELECT {", ".join(_READ)}
     FROM snapshots s WHERE s.tenant_id = :tenant_id
 """
 _PUBLIC_ID = "coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id"
@@ -84,38 +84,38 @@ def _with_ids(where: str) -> str:
     """Return a query for these snapshots of a tenant, with the ids of their conversations."""
     return f"""
         WITH page AS MATERIALIZED ({_ROWS} AND {where}), parts AS MATERIALIZED (
-            SELECT p.session_id, c.created_at, c.conversation_id, {_PUBLIC_ID}
+            SELECT p.snapshot_id, c.created_at, c.conversation_id, {_PUBLIC_ID}
             FROM snapshot_parts p
             JOIN conversations c ON c.conversation_id = p.conversation_id
             WHERE p.tenant_id = :tenant_id
-                AND p.session_id = ANY (ARRAY(SELECT session_id FROM page))
+                AND p.snapshot_id = ANY (ARRAY(SELECT snapshot_id FROM page))
         )
         SELECT page.*, ARRAY(
                 SELECT public_id FROM parts
-                WHERE parts.session_id = page.session_id ORDER BY created_at, conversation_id
+                WHERE parts.snapshot_id = page.snapshot_id ORDER BY created_at, conversation_id
             ) AS conversation_ids
         FROM page
     """
 
 
-FIND = Statement(_with_ids("s.session_id = :session_id"))
+FIND = Statement(_with_ids("s.snapshot_id = :snapshot_id"))
 LIST = Statement(
     bounded(
         _with_ids(
             """
-            (CAST(:before AS timestamptz) IS NULL OR (s.created_at, s.session_id)
+            (CAST(:before AS timestamptz) IS NULL OR (s.created_at, s.snapshot_id)
                 < (CAST(:before AS timestamptz), CAST(:before_id AS text)))
             AND (:agent_id IS NULL OR s.agent_id = :agent_id)
-            AND (:conversation_id IS NULL OR s.session_id = ANY (ARRAY(
-                SELECT session_id FROM snapshot_parts WHERE conversation_id = :conversation_id
+            AND (:conversation_id IS NULL OR s.snapshot_id = ANY (ARRAY(
+                SELECT snapshot_id FROM snapshot_parts WHERE conversation_id = :conversation_id
             )))
-            ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit
+            ORDER BY s.created_at DESC, s.snapshot_id DESC LIMIT :limit
             """
         ),
-        (*_READ, "timestamp", "conversation_ids"),
+        (*_READ, "conversation_ids"),
         lengths("description", "summary", "models")
         | {"conversation_ids": "octet_length(CAST(conversation_ids AS text))"},
-        "timestamp DESC, session_id DESC",
+        "created_at DESC, snapshot_id DESC",
     )
 )
 PARTS = Statement(
@@ -123,15 +123,15 @@ PARTS = Statement(
         SELECT p.conversation_id, p.spans, {_PUBLIC_ID}
         FROM snapshot_parts p
         JOIN conversations c ON c.conversation_id = p.conversation_id
-        WHERE p.tenant_id = :tenant_id AND p.session_id = :session_id
+        WHERE p.tenant_id = :tenant_id AND p.snapshot_id = :snapshot_id
         ORDER BY c.created_at, c.conversation_id
         """
 )
 REMOVE = Statement(
     f"""
         WITH deleted AS (
-            DELETE FROM snapshots WHERE tenant_id = :tenant_id AND session_id = :session_id
-            RETURNING tenant_id, session_id
+            DELETE FROM snapshots WHERE tenant_id = :tenant_id AND snapshot_id = :snapshot_id
+            RETURNING tenant_id, snapshot_id
         ), {DELETE_PARTS}
         """
 )
@@ -169,15 +169,15 @@ async def add_snapshot(
     return await session.value(ADD, tenant_id=tenant_id, **own) is not None
 
 
-async def find_snapshot(session: Session, tenant_id: str, session_id: str) -> Snapshot | None:
+async def find_snapshot(session: Session, tenant_id: str, snapshot_id: str) -> Snapshot | None:
     """Return a snapshot without its messages, or None."""
-    row = await session.first(FIND, tenant_id=tenant_id, session_id=session_id)
+    row = await session.first(FIND, tenant_id=tenant_id, snapshot_id=snapshot_id)
     return _snapshot_from(row) if row is not None else None
 
 
-async def parts_of(session: Session, tenant_id: str, session_id: str) -> list[SnapshotPart]:
+async def parts_of(session: Session, tenant_id: str, snapshot_id: str) -> list[SnapshotPart]:
     """Return the parts of a snapshot, the oldest conversation first."""
-    rows = await session.all(PARTS, tenant_id=tenant_id, session_id=session_id)
+    rows = await session.all(PARTS, tenant_id=tenant_id, snapshot_id=snapshot_id)
     return [
         SnapshotPart(
             str(row["conversation_id"]),

@@ -78,7 +78,7 @@ CALLS_IN = Statement(
 class RestoredSnapshot:
     """The result of a restore."""
 
-    session_id: str
+    snapshot_id: str
     """Id of the snapshot."""
     restored: int
     """Number of messages restored into active windows."""
@@ -181,11 +181,11 @@ class RestoreService:
                 "restored": filled.restored,
                 "skipped": filled.messages - filled.restored,
             }
-            event = json_text.dumps({"session_id": snapshot.session_id, **counts})
+            event = json_text.dumps({"snapshot_id": snapshot.snapshot_id, **counts})
             async with self._database.session() as session:
                 await session.events.add(key, EventType.RESTORED, event)
             total.update(counts)
-        return RestoredSnapshot(snapshot.session_id, total["restored"], total["skipped"])
+        return RestoredSnapshot(snapshot.snapshot_id, total["restored"], total["skipped"])
 
     # --- targets ----------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class RestoreService:
                 open_calls = (await self._find(tenant_id, target.key)).state.open_calls
                 calls = pending_calls(source.answers, open_calls, origin)
             if calls is not None:
-                new.append((source.format, copy_of(source, id, snapshot.session_id, calls)))
+                new.append((source.format, copy_of(source, id, snapshot.snapshot_id, calls)))
         await self._append_runs(tenant_id, target.key, new, applies_compactions=target.was_empty)
         target.added.update(message["id"] for _, message in new)
 

@@ -38,7 +38,6 @@ from app.http.routing import (
     services,
     tenant_of,
 )
-from app.snapshots.exports import MEDIA_TYPE
 from app.snapshots.restores import RestoredSnapshot
 from app.snapshots.schemas import (
     ForkRequest,
@@ -53,9 +52,10 @@ _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
 copies_router = APIRouter(route_class=WireRoute, tags=["conversations"])
 
-_RAW: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+_NDJSON = "application/x-ndjson"
+_RAW: dict[str, Any] = {_NDJSON: {"schema": {"type": "string", "format": "binary"}}}
 _LINES: dict[str, Any] = {
-    MEDIA_TYPE: {
+    _NDJSON: {
         "schema": {"type": "string", "format": "binary"},
         "example": '{"type":"export","format":"context-service.conversation","version":1}\n',
     }
@@ -64,7 +64,7 @@ _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
 
-SessionPath = Annotated[
+SnapshotPath = Annotated[
     str,
     Path(description="Id of the snapshot.", examples=["0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"]),
 ]
@@ -134,7 +134,7 @@ async def list_snapshots(
     following = None
     if page.has_more:
         last = page[-1]
-        following = cursors.encode("snapshots", last.timestamp.isoformat(), last.session_id)
+        following = cursors.encode("snapshots", last.created_at.isoformat(), last.snapshot_id)
     return SnapshotPage(data=page, next_cursor=following)
 
 
@@ -151,7 +151,7 @@ async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
 
     Its messages are validated like those of an append. They are appended to new conversations,
     which have the ids of the file's unless those are used; a conversation that has all of them
-    already is taken as it is. The snapshot keeps its `session_id`: `409` if that id is used.
+    already is taken as it is. The snapshot keeps its `snapshot_id`: `409` if that id is used.
     """
     await require_small_messages(request, body.messages)
     stored = await services(request).snapshots.add_import(tenant_of(request), body)
@@ -159,7 +159,7 @@ async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
 
 
 @router.get(
-    f"{_PATH}/{{session_id}}",
+    f"{_PATH}/{{snapshot_id}}",
     summary="Read or download a snapshot",
     response_model=SnapshotFile,
     responses=problems_of(Gone),
@@ -167,7 +167,7 @@ async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
 @large
 async def get_snapshot(
     request: Request,
-    session_id: SessionPath,
+    snapshot_id: SnapshotPath,
     download: Annotated[
         bool, Query(description="true: as a file, with the full content of large tool results.")
     ] = False,
@@ -177,14 +177,14 @@ async def get_snapshot(
     Tool results up to 64 KiB are complete, larger ones only in a download; `content_truncated` is
     true for a message with a preview instead. An interrupted response is not valid JSON.
     """
-    session_id = _session_id_from(session_id)
+    snapshot_id = _snapshot_id_from(snapshot_id)
     content = Content.FULL if download else Content.AUTO
     snapshot, pages = await services(request).snapshots.read(
-        tenant_of(request), session_id, content
+        tenant_of(request), snapshot_id, content
     )
     kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
-    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{session_id}.json"
+    name = f"{snapshot.created_at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{snapshot_id}.json"
     headers = {
         "Content-Disposition": f'{kind}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",
@@ -195,24 +195,24 @@ async def get_snapshot(
     return StreamingResponse(body, headers=headers, media_type="application/json")
 
 
-@router.delete(f"{_PATH}/{{session_id}}", summary="Delete a snapshot")
-async def delete_snapshot(request: Request, session_id: SessionPath) -> Deleted:
+@router.delete(f"{_PATH}/{{snapshot_id}}", summary="Delete a snapshot")
+async def delete_snapshot(request: Request, snapshot_id: SnapshotPath) -> Deleted:
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
-    session_id = _session_id_from(session_id)
-    deleted = await services(request).snapshots.remove(tenant_of(request), session_id)
-    data = by_caller(request, session_id=session_id, rows=deleted)
+    snapshot_id = _snapshot_id_from(snapshot_id)
+    deleted = await services(request).snapshots.remove(tenant_of(request), snapshot_id)
+    data = by_caller(request, snapshot_id=snapshot_id, rows=deleted)
     _log.info("snapshot_deleted", extra={"data": data})
     return Deleted(deleted=deleted)
 
 
 @router.post(
-    f"{_PATH}/{{session_id}}/restore",
+    f"{_PATH}/{{snapshot_id}}/restore",
     summary="Restore a snapshot",
     responses=problems_of(Conflict, Gone),
 )
 @large
 async def restore_snapshot(
-    request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
+    request: Request, snapshot_id: SnapshotPath, body: SnapshotRestore | None = None
 ) -> RestoredSnapshot:
     """Restore the messages into their own active windows, or copy them to another conversation.
 
@@ -220,9 +220,9 @@ async def restore_snapshot(
     ids and name their source in `restored_from`. `422` if a snapshot of several conversations
     would be restored into one.
     """
-    session_id = _session_id_from(session_id)
+    snapshot_id = _snapshot_id_from(snapshot_id)
     target_id = body.conversation_id if body is not None else None
-    return await services(request).snapshots.restore(tenant_of(request), session_id, target_id)
+    return await services(request).snapshots.restore(tenant_of(request), snapshot_id, target_id)
 
 
 async def _json_pieces(
@@ -239,15 +239,15 @@ async def _json_pieces(
     yield b"]}"
 
 
-def _session_id_from(text: str) -> str:
+def _snapshot_id_from(text: str) -> str:
     """Return the normalised id of a path; raises NotFound for text that is not a UUID."""
     if not UUID.fullmatch(text):
-        raise NotFound(f"No snapshot {text!r}", {"session_id": text})
+        raise NotFound(f"No snapshot {text!r}", {"snapshot_id": text})
     return text.lower()
 
 
 def _created(saved: Snapshot) -> Response:
-    return Json(saved, 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
+    return Json(saved, 201, headers={"Location": f"{_PATH}/{saved.snapshot_id}"})
 
 
 @copies_router.post(
@@ -300,7 +300,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}.ndjson",
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(_lines(first, export), headers=headers, media_type=MEDIA_TYPE)
+    return StreamingResponse(_lines(first, export), headers=headers, media_type=_NDJSON)
 
 
 @copies_router.post(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, WrapValidator
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, WrapValidator
 
 from app.common.answers import AnyObject, answer
 from app.common.ids import RULE, public_id_from
@@ -29,8 +29,8 @@ MAX_IMPORTED = 50_000
 """Validation of this many messages takes a few seconds in a thread."""
 _ID, _TIME = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "2026-02-12T14:30:00.123456+00:00"
 _EXAMPLE: dict[str, Any] = {
-    **dict.fromkeys(("timestamp", "window_start", "window_end"), _TIME),
-    **{"session_id": _ID, "description": "Auth", "summary": "Tests of expiry are open."},
+    **dict.fromkeys(("created_at", "window_start", "window_end"), _TIME),
+    **{"snapshot_id": _ID, "description": "Auth", "summary": "Tests of expiry are open."},
     **{"message_count": 1, "agent_id": None, "conversation_ids": [_ID]},
     "models": [{"conversation_id": _ID, "model": "claude-sonnet-4-5"}],
     "messages": [
@@ -91,6 +91,11 @@ class SnapshotMessage(RequestSchema):
     none."""
 
 
+def _either(name: str, earlier: str) -> Any:
+    """Return the field of a file by its name, or by the one that it had in earlier files."""
+    return Field(validation_alias=AliasChoices(name, earlier))
+
+
 def _as_it_is(value: Any, check: Any) -> Any:
     check(value)
     return value
@@ -113,9 +118,9 @@ class SnapshotModel:
 class Snapshot:
     """A snapshot without its messages; its conversations have their public ids."""
 
-    session_id: Annotated[str, Field(pattern=UUID_PATTERN)]
+    snapshot_id: Annotated[str, _either("snapshot_id", "session_id"), Field(pattern=UUID_PATTERN)]
     """Id of the snapshot."""
-    timestamp: Time
+    created_at: Annotated[Time, _either("created_at", "timestamp")]
     """When it was saved."""
     description: Annotated[str | None, Field(max_length=MAX_DESCRIPTION)]
     """The purpose of the snapshot."""

@@ -152,8 +152,8 @@ class SnapshotService:
                 (item.part.public_id, item.conversation.model or default_model) for item in saved
             ]
             snapshot = Snapshot(
-                session_id=self._new_id(),
-                timestamp=now,
+                snapshot_id=self._new_id(),
+                created_at=now,
                 description=_sendable(description),
                 summary=summary,
                 message_count=sum(window.part.message_count for window in saved),
@@ -173,15 +173,15 @@ class SnapshotService:
         A conversation that has all its messages already is taken as it is. Raises ValidationError
         for messages that an append would refuse, Conflict for a used id.
         """
-        session_id = file.session_id.lower()
+        snapshot_id = file.snapshot_id.lower()
         if file.message_count != len(file.messages):
             raise ValidationError.at("/message_count", f"There are {len(file.messages)} messages")
         # In a thread: the number of messages is bounded by the size of the body only.
         sources = await asyncio.to_thread(parse_import, file.messages)
         models = {item.conversation_id: item.model for item in file.models}
         async with self._database.session() as session:
-            if await find_snapshot(session.session, tenant_id, session_id) is not None:
-                raise _id_taken(session_id)
+            if await find_snapshot(session.session, tenant_id, snapshot_id) is not None:
+                raise _id_taken(snapshot_id)
             agent = None
             if file.agent_id is not None:
                 agent = await session.agents.find(tenant_id, file.agent_id)
@@ -199,7 +199,7 @@ class SnapshotService:
                 parts[source_id] = await self._add_part(tenant_id, messages, new, created)
             given = {name: getattr(file, name) for name in Snapshot.__slots__}
             own = {
-                "session_id": session_id,
+                "snapshot_id": snapshot_id,
                 "description": _sendable(file.description),
                 "summary": sendable(file.summary),
                 "message_count": sum(part.message_count for part in parts.values()),
@@ -214,7 +214,7 @@ class SnapshotService:
                 if len(await lock_conversations(session.session, tenant_id, keys)) < len(keys):
                     raise Conflict("A conversation of the snapshot was deleted meanwhile")
                 if not await add_snapshot(session.session, tenant_id, snapshot, [*parts.values()]):
-                    raise _id_taken(session_id)
+                    raise _id_taken(snapshot_id)
             return snapshot
         except BaseException:
             for key in created:
@@ -277,14 +277,14 @@ class SnapshotService:
             )
 
     async def read(
-        self, tenant_id: str, session_id: str, content: Content
+        self, tenant_id: str, snapshot_id: str, content: Content
     ) -> tuple[Snapshot, AsyncGenerator[list[bytes]]]:
         """Return a snapshot and the pages of its entries as JSON texts; raises NotFound.
 
         The pages end in ServiceUnavailable if entries are missing. The caller may remove entries
         from a page to free their memory.
         """
-        snapshot, parts = await self._get(tenant_id, session_id)
+        snapshot, parts = await self._get(tenant_id, snapshot_id)
         return snapshot, self._pages(snapshot, parts, content)
 
     async def _pages(
@@ -304,31 +304,31 @@ class SnapshotService:
     # --- restoring and deleting -----------------------------------------------------------
 
     async def restore(
-        self, tenant_id: str, session_id: str, public_id: str | None = None
+        self, tenant_id: str, snapshot_id: str, public_id: str | None = None
     ) -> RestoredSnapshot:
         """Restore the messages into their own conversations, or all into the one with this id.
 
         Raises NotFound for an unknown snapshot, and as `RestoreService.restore` does.
         """
-        snapshot, parts = await self._get(tenant_id, session_id)
+        snapshot, parts = await self._get(tenant_id, snapshot_id)
         return await self._restores.restore(tenant_id, snapshot, parts, public_id)
 
-    async def remove(self, tenant_id: str, session_id: str) -> Mapping[str, int]:
+    async def remove(self, tenant_id: str, snapshot_id: str) -> Mapping[str, int]:
         """Delete a snapshot and return the rows deleted by table; raises NotFound."""
         async with self._database.transaction() as session:
             deleted = await session.session.first(
-                REMOVE, tenant_id=tenant_id, session_id=session_id
+                REMOVE, tenant_id=tenant_id, snapshot_id=snapshot_id
             )
             if deleted is None or not deleted["snapshots"]:
-                raise _no_snapshot(session_id)
+                raise _no_snapshot(snapshot_id)
         return dict(deleted)
 
-    async def _get(self, tenant_id: str, session_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
+    async def _get(self, tenant_id: str, snapshot_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
         async with self._database.transaction() as session:
-            snapshot = await find_snapshot(session.session, tenant_id, session_id)
+            snapshot = await find_snapshot(session.session, tenant_id, snapshot_id)
             if snapshot is None:
-                raise _no_snapshot(session_id)
-            parts = await parts_of(session.session, tenant_id, session_id)
+                raise _no_snapshot(snapshot_id)
+            parts = await parts_of(session.session, tenant_id, snapshot_id)
         return snapshot, parts
 
 
@@ -336,12 +336,12 @@ def _sendable(description: str | None) -> str | None:
     return sendable(description) if description is not None else None
 
 
-def _no_snapshot(session_id: str) -> NotFound:
-    return NotFound(f"No snapshot {session_id}", {"session_id": session_id})
+def _no_snapshot(snapshot_id: str) -> NotFound:
+    return NotFound(f"No snapshot {snapshot_id}", {"snapshot_id": snapshot_id})
 
 
-def _id_taken(session_id: str) -> Conflict:
-    return Conflict(f"The id {session_id} is taken", {"session_id": session_id})
+def _id_taken(snapshot_id: str) -> Conflict:
+    return Conflict(f"The id {snapshot_id} is taken", {"snapshot_id": snapshot_id})
 
 
 def parse_import(entries: Sequence[Any]) -> dict[str, list[SourceMessage]]:

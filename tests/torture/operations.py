@@ -291,7 +291,7 @@ def snapshot(life: Life, conversation: Conversation) -> None:
     life.check(answer.status == 201, "a snapshot", answer)
     seqs = sorted(conversation.active)
     life.equal(answer.body["message_count"], len(seqs), "the messages of a snapshot")
-    saved = Snapshot(answer.body["session_id"], conversation, seqs)
+    saved = Snapshot(answer.body["snapshot_id"], conversation, seqs)
     life.snapshots.append(saved)
     _read_snapshot(life, saved)
 

@@ -134,15 +134,15 @@ STARTS = Statement(f"SELECT epoch_id, frame FROM epochs WHERE {_CONVERSATION}")
 SET_START = Statement(f"UPDATE epochs SET frame = :frame WHERE {_EPOCH}")
 DROP_SNAPSHOT_SUMMARIES = Statement(f"""
     WITH naming AS (
-        SELECT s.tenant_id, s.session_id
+        SELECT s.tenant_id, s.snapshot_id
         FROM snapshot_parts p
-        JOIN snapshots s ON s.tenant_id = p.tenant_id AND s.session_id = p.session_id
+        JOIN snapshots s ON s.tenant_id = p.tenant_id AND s.snapshot_id = p.snapshot_id
         WHERE p.conversation_id = :conversation_id AND p.spans[cardinality(p.spans)] > :seq
-        ORDER BY s.session_id
+        ORDER BY s.snapshot_id
         FOR UPDATE OF s
     )
     UPDATE snapshots s SET summary = '{REDACTED_SUMMARY}'
-    FROM naming WHERE s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
+    FROM naming WHERE s.tenant_id = naming.tenant_id AND s.snapshot_id = naming.snapshot_id
 """)
 _RECORDED = ("conversation_id", "seq", "message_id", "reason", "key_id")
 RECORD = Statement(f"""

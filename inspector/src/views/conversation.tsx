@@ -56,7 +56,7 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
           <div class="tags">{Object.entries(conversation.metadata as Record<string, unknown>).map(([key, value]) => <span class="tag" key={key}>{key}={typeof value === "string" ? value : JSON.stringify(value)}</span>)}</div>
         </div>
         <div class="side">
-          {reading?.budget && <Pressure used={reading.budget.used_tokens} window={reading.budget.effective_window} level={reading.pressure} />}
+          {reading?.budget && <Pressure used={reading.budget.tokens_used} window={reading.budget.effective_window} level={reading.pressure} />}
           <Actions conversation={conversation} />
         </div>
       </div>

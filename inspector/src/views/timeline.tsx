@@ -211,7 +211,7 @@ function Epochs({ id, epochs, reports }: { id: string; epochs: Epoch[]; reports:
               <td>{epoch.cache_break_reason ? <Badge kind="due">{reasonText(epoch.cache_break_reason)}</Badge> : <span class="muted">first payload</span>}
                 <div class="sub">{epoch.cache_break_reason && <><a href={toConversation(id, "compare", { b: firstBuild(epoch) })}>what changed</a> · </>}<a href={toConversation(id, "messages", { as_of: firstBuild(epoch) })}>what it sent</a></div></td>
               <td class="num">{epoch.start_seq}</td><td class="num">{firstCall(epoch, reports)}</td><td><When iso={epoch.created_at} /><div class="sub">{time(epoch.created_at)}</div></td>
-              <td>{words(epoch.format)}<div class="sub">{epoch.model}{epoch.max_context_tokens && ` · ${compact(epoch.max_context_tokens)} window`}</div></td>
+              <td>{words(epoch.format)}<div class="sub">{epoch.model}{epoch.context_window && ` · ${compact(epoch.context_window)} window`}</div></td>
             </tr>
           ))}</tbody></table></div>
       )}

@@ -33,7 +33,7 @@ export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
   const format = (query.get("format") as Format | null) ?? used?.format ?? "openai_chat";
   const model = query.get("model") ?? "";
   const size = query.get("window") ?? "";
-  const asked = { format, payload: false, ...(model && { model }), ...(size && { max_context_tokens: Number(size) }) };
+  const asked = { format, payload: false, ...(model && { model }), ...(size && { context_window: Number(size) }) };
   const search = new URLSearchParams(Object.entries(asked).map(([name, value]): [string, string] => [name, String(value)])).toString();
   const preview = useResource(
     async () => {
@@ -85,7 +85,7 @@ function Regions({ preview, reading, first }: { preview: Preview; reading: Readi
   return (
     <section class="card" aria-label="Budget">
       <dl class="facts">
-        <Fact name="Used"><b>{count(budget.used_tokens)}</b> of {count(budget.effective_window)} tokens · {percent(budget.used_percentage)}</Fact>
+        <Fact name="Used"><b>{count(budget.tokens_used)}</b> of {count(budget.effective_window)} tokens · {percent(budget.used_percentage)}</Fact>
         <Fact name="Pressure"><Badge kind={preview.pressure}>{preview.pressure}</Badge>{preview.next_threshold && <span class="muted"> {count(preview.tokens_to_next ?? 0)} to {preview.next_threshold}</span>}</Fact>
         <Fact name="Prompt cache" hint="Whether the next payload extends the last one byte for byte">
           {first ? "first payload for this model" : preview.cache_break_reason ? <span class="warn">breaks: {reasonText(preview.cache_break_reason)}</span> : "extends the last payload"}
@@ -95,7 +95,7 @@ function Regions({ preview, reading, first }: { preview: Preview; reading: Readi
         {deferred > 0 && <Fact name="Deferred tools">{deferred}</Fact>}
         {preview.tail.length > 0 && <Fact name="Tail">{plural(preview.tail.length, "item")}</Fact>}
       </dl>
-      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.used_tokens > preview.budget.effective_window && `Before that it takes ${count(reading.budget.used_tokens)} tokens. `}A build compacts first where its policy allows that.</p>}
+      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.tokens_used > preview.budget.effective_window && `Before that it takes ${count(reading.budget.tokens_used)} tokens. `}A build compacts first where its policy allows that.</p>}
       <div class="budget">
         <div class="regions" role="img" aria-label={`${regions.map((region) => `${region.name} ${region.tokens}`).join(", ")}, free ${budget.remaining_tokens}, kept for the answer ${budget.max_output_tokens} tokens`}>
           {regions.filter((region) => region.tokens > 0).map((region) => (

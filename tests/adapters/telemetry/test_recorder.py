@@ -170,7 +170,7 @@ async def test_nothing_that_was_said_is_told(
     async with started(app) as client:
         await say_it_everywhere(client)
         await say_it_everywhere(client)
-        body = {"messages": [user(MARKER)], "max_context_tokens": 1000}
+        body = {"messages": [user(MARKER)], "context_window": 1000}
         asked = await client.post("/v1/context/needs-compression", json=body)
         assert asked.status_code == 500
         text = (await client.get("/metrics")).text

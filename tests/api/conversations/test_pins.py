@@ -125,5 +125,5 @@ async def test_concurrent_pins_and_compactions(client: httpx.AsyncClient) -> Non
     assert {answer.status_code for answer in answers} <= {200, 409}
     assert (await client.put(pin)).status_code == 200
     assert "the harbour, please" in await shown(client, path)
-    used = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
+    used = (await client.get(f"{path}/budget")).json()["budget"]["tokens_used"]
     assert (await client.post(f"{path}/context")).json()["tokens_used"] == used

@@ -57,6 +57,6 @@ async def test_answers_have_their_schemas(client: httpx.AsyncClient) -> None:
     require_valid("get_message", await client.get(one))
     require_valid("list_compactions", await client.get(f"{path}/compactions"))
     saved = require_valid("save_conversation_snapshot", await client.post(f"{path}/snapshots"))
-    require_valid("get_snapshot", await client.get(f"/v1/snapshots/{saved['session_id']}"))
+    require_valid("get_snapshot", await client.get(f"/v1/snapshots/{saved['snapshot_id']}"))
     answer = await client.post(f"{path}/overflow", json={"error": "prompt is too long"})
     require_valid("overflow", answer)

@@ -96,7 +96,7 @@ async def test_no_body_is_needed(client: httpx.AsyncClient) -> None:
         left.append(len(numbers(answer.json()["context"])))
     assert left == [16, 8, 4, 2, 1]
     body = assert_problem(answer, 422, "CONTEXT_OVERFLOW")
-    assert body["budget"]["used_tokens"] > 0
+    assert body["budget"]["tokens_used"] > 0
     assert (await client.post(f"{path}/context")).status_code == 200
 
 
@@ -175,7 +175,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"error": 5}, "/error"),
     ({"error": ["a"]}, "/error"),
     ({"format": "nothing"}, "/format"),
-    ({"max_context_tokens": 10**12}, "/max_context_tokens"),
+    ({"context_window": 10**12}, "/context_window"),
     ({"sections": [{"name": "a"}]}, "/sections/0/content"),
     ({"force": True}, "/force"),
 ]
@@ -202,7 +202,7 @@ async def test_reports_at_once(client: httpx.AsyncClient) -> None:
     built = (await client.post(f"{path}/context")).json()
     assert built["payload"]["messages"]
     assert (
-        built["tokens_used"] == (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
+        built["tokens_used"] == (await client.get(f"{path}/budget")).json()["budget"]["tokens_used"]
     )
 
 
@@ -240,7 +240,7 @@ async def test_refused_reasoning_goes_for_good(client: httpx.AsyncClient, format
     model, said, error = REFUSALS[format]
     path = await new_conversation(client)
     form = {"format": format}
-    asked = {"model": model, "max_context_tokens": 20_000, **form}
+    asked = {"model": model, "context_window": 20_000, **form}
 
     async def sent() -> tuple[bool, list[str]]:
         built = (await client.post(f"{path}/context", json=asked)).json()

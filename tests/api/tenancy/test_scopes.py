@@ -39,7 +39,7 @@ async def test_a_read_only_key_changes_nothing(settings: Settings, database_url:
             if template in PUBLIC_PATHS:
                 continue
             filled = template.replace("{conversation_id}", path.rpartition("/")[2])
-            filled = filled.replace("{job_id}", UNKNOWN).replace("{session_id}", UNKNOWN)
+            filled = filled.replace("{job_id}", UNKNOWN).replace("{snapshot_id}", UNKNOWN)
             asks: dict[str, Any] = {"json": {}} if method not in {"get", "delete"} else {}
             asks["params"] = {"follow": "false"} if template.endswith("/events") else {}
             answer = await client.request(method, filled, **asks)

@@ -30,7 +30,7 @@ UNKNOWN = {
     "ref": "blob_" + "0" * 24,
     "compaction_id": "00000000-0000-7000-8000-00000000cafe",
     "job_id": "00000000-0000-7000-8000-00000000f00d",
-    "session_id": "00000000-0000-7000-8000-00000000feed",
+    "snapshot_id": "00000000-0000-7000-8000-00000000feed",
     "model": "unlisted-model",
     "build_id": "00000000-0000-7000-8000-00000000bead",
 }
@@ -136,7 +136,7 @@ async def ids_of(
         "ref": blobs[0]["id"],
         "compaction_id": compactions[0]["compaction_id"],
         "job_id": job["job_id"],
-        "session_id": snapshot["session_id"],
+        "snapshot_id": snapshot["snapshot_id"],
         "model": f"model-of-{agent_id[:3]}",
         "build_id": built["build_id"],
     }

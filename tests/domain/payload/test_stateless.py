@@ -15,7 +15,7 @@ from app.context.stateless import StatelessMessages, estimate_tokens
 def planned(count: int, limit: int, tokens_each: int = 10, **ends: Any) -> range | None:
     """Return the plan for so many messages that are estimated at `tokens_each` tokens each."""
     messages = [{"role": "user", "content": "." * 4 * tokens_each} for _ in range(count)]
-    return StatelessMessages(messages=messages, max_context_tokens=limit, **ends).plan()
+    return StatelessMessages(messages=messages, context_window=limit, **ends).plan()
 
 
 def test_cx_t1_under_threshold_returns_full_history() -> None:

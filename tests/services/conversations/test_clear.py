@@ -130,7 +130,7 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert (state.hidden_messages, state.hidden_span) == (0, None)
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
-    assert build["tokens_used"] == reading.budget.used_tokens <= receipt.after_tokens
+    assert build["tokens_used"] == reading.budget.tokens_used <= receipt.after_tokens
     (event,) = await harness.events_of(cid)
     assert event[1]["compaction_id"] == receipt.compaction_id
 
@@ -183,7 +183,7 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
     receipt = await harness.receipt(cid)
-    assert reading.budget.used_tokens <= receipt.after_tokens
+    assert reading.budget.tokens_used <= receipt.after_tokens
 
 
 # --- undo -----------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ async def test_an_undone_clearing_is_repeated_under_pressure(harness: Harness) -
     cid = await reader(harness, limited(1_500, 0, 2_600), *range(6), sections=SECTIONS)
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
-    await harness.append(cid, says("well " * (2_320 - reading.budget.used_tokens)))
+    await harness.append(cid, says("well " * (2_320 - reading.budget.tokens_used)))
     await harness.build(cid)
     await harness.undo(cid)
     whole = await harness.build(cid)

@@ -146,4 +146,4 @@ async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness
     assert answer.pressure in ("compact", "blocked")
     after = await harness.append(cid, user("why"))
     assert after.budget is not None
-    assert after.budget.used_tokens == (await harness.build(cid))["tokens_used"]
+    assert after.budget.tokens_used == (await harness.build(cid))["tokens_used"]

@@ -44,7 +44,7 @@ def capacity_of(build: Build, exact: bool) -> int:
 def check(build: Build, exact: bool) -> None:
     """Assert what holds for every build: it fits, its numbers are true, a provider takes it."""
     budget = build["budget"]
-    assert build["tokens_used"] == build.count() == budget.used_tokens
+    assert build["tokens_used"] == build.count() == budget.tokens_used
     assert build["tokens_used"] <= capacity_of(build, exact)
     parts = (
         budget.system_prompt,
@@ -53,7 +53,7 @@ def check(build: Build, exact: bool) -> None:
         budget.summary,
         budget.conversation,
     )
-    assert sum(parts) == budget.used_tokens
+    assert sum(parts) == budget.tokens_used
     assert refusals(build["format"], build.payload) == []
 
 

@@ -155,7 +155,7 @@ async def used_by_all(harness: Harness, cid: str) -> list[int]:
     for service in (harness.context, harness.cold()):
         status = await service.budget(TENANT, cid)
         assert status is not None
-        numbers.append(status.budget.used_tokens)
+        numbers.append(status.budget.tokens_used)
     return numbers
 
 
@@ -180,7 +180,7 @@ async def test_all_say_what_the_next_build_says(harness: Harness, format: Format
             assert abs(used - build["tokens_used"]) < MIN_UNSTORED_CHANGE, turn
         grown = await harness.append(cid, user("more " * 50))
         assert grown.budget is not None
-        added = grown.budget.used_tokens - build["tokens_used"]
+        added = grown.budget.tokens_used - build["tokens_used"]
         assert abs(added - 54) < MIN_UNSTORED_CHANGE
 
 

@@ -93,7 +93,7 @@ async def test_any_build_of_any_log_fits_or_says_overflow(
     epochs.extend] A cold process gives the same bytes as a warm one.
     """
     cid = await harness.conversation(own, SECTIONS * has_frame, TOOLS * has_frame)
-    ask = RequestSettings(format, MODEL if format is CHAT else CLAUDE, max_context_tokens=smaller)
+    ask = RequestSettings(format, MODEL if format is CHAT else CLAUDE, context_window=smaller)
     before: Build | None = None
     for raw_format, raw in log.messages:
         await harness.append(cid, raw, format=raw_format)
@@ -168,7 +168,7 @@ async def test_each_change_of_the_settings_names_its_reason(harness: Harness) ->
     assert await reason() == "tools_changed"
     await harness.set_policy(cid, {"compaction": {"target": 0.4}})
     assert await reason() == "policy_changed"
-    assert await reason(RequestSettings(max_context_tokens=40_000)) == "budget_changed"
+    assert await reason(RequestSettings(context_window=40_000)) == "budget_changed"
     assert await reason() == "budget_changed"
     assert await reason(RequestSettings(max_output_tokens=60)) == "budget_changed"
     assert await reason(RequestSettings(model="gpt-4.1")) == "model_changed"
@@ -268,7 +268,7 @@ async def test_at_compact_trigger_a_build_compacts_before_it_returns(harness: Ha
     made = build["compaction"]
     assert made.compacted
     assert made.model == SUMMARISER
-    assert made.before_tokens == before.budget.used_tokens
+    assert made.before_tokens == before.budget.tokens_used
     assert made.after_tokens == build["tokens_used"] <= 500
     assert build["summary_used"]
     assert f"{SUMMARY_PREFIX}what was said" in build.contents
@@ -326,7 +326,7 @@ async def test_a_smaller_requested_window_changes_only_its_own_stream(harness: H
     harness = Harness(harness.database, ScriptedGateway(DOWN), model=SUMMARISER)
     cid = await harness.conversation(policy(50_000, 100))
     await harness.talk(cid, 30)
-    small = RequestSettings(max_context_tokens=900)
+    small = RequestSettings(context_window=900)
     first = await harness.build(cid, small)
     check(first, exact=True)
     assert first["summary_used"]

@@ -115,7 +115,7 @@ async def test_the_oldest_half_of_the_turns_goes_each_time(
     assert "answer 15" not in build.contents
     with pytest.raises(ContextOverflow) as refused:
         await harness.context.overflow(TENANT, cid, ASKS[CHAT])
-    assert refused.value.facts["budget"].used_tokens == build["tokens_used"]
+    assert refused.value.facts["budget"].tokens_used == build["tokens_used"]
     assert await harness.bodies(cid) == log
     receipts = await harness.receipts.page(TENANT, cid, 50, None)
     assert [found.trigger for found in receipts] == ["emergency"] * 5

@@ -71,7 +71,7 @@ async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
             APPENDS,
             st.none() | st.none() | CHANGES,
             st.sampled_from([None, None, "Busy.", "Free."]),
-            st.sampled_from([{}, {}, {}, {"max_context_tokens": 900}, {"max_output_tokens": 77}]),
+            st.sampled_from([{}, {}, {}, {"context_window": 900}, {"max_output_tokens": 77}]),
         ),
         min_size=3,
         max_size=14,

@@ -70,14 +70,12 @@ async def test_context_windows_of_request_and_policy() -> None:
     plain = await resolved(own=own)
     assert plain.required_limits().total == 20_000
     assert not plain.has_smaller_window
-    smaller = await resolved(RequestSettings(max_context_tokens=9_000), own=own)
+    smaller = await resolved(RequestSettings(context_window=9_000), own=own)
     assert smaller.required_limits().total == 9_000
     assert smaller.policy_limits is not None
     assert smaller.policy_limits.total == 20_000
     assert smaller.has_smaller_window
-    assert not (
-        await resolved(RequestSettings(max_context_tokens=20_000), own=own)
-    ).has_smaller_window
+    assert not (await resolved(RequestSettings(context_window=20_000), own=own)).has_smaller_window
     output = await resolved(RequestSettings(max_output_tokens=900), own=own)
     assert output.required_limits().max_output_tokens == 900
     assert output.has_smaller_window
@@ -90,9 +88,7 @@ async def test_an_unknown_context_window_is_an_error_only_if_needed() -> None:
     assert unknown.limits is None
     with pytest.raises(ContextLimitUnknown):
         unknown.required_limits()
-    given = await resolved(
-        RequestSettings(max_context_tokens=5_000, max_output_tokens=100), own=own
-    )
+    given = await resolved(RequestSettings(context_window=5_000, max_output_tokens=100), own=own)
     assert given.required_limits().total == 5_000
     assert given.has_smaller_window
     derive = settings("nobody/knows", {"budget": {"context_window": "derive"}})

@@ -100,10 +100,10 @@ def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
 
 
 async def entries(
-    snapshots: SnapshotService, session_id: str, content: Content = Content.AUTO
+    snapshots: SnapshotService, snapshot_id: str, content: Content = Content.AUTO
 ) -> list[dict[str, Any]]:
     """Return all entries of a snapshot."""
-    _, pages = await snapshots.read(TENANT, session_id, content)
+    _, pages = await snapshots.read(TENANT, snapshot_id, content)
     return [json.loads(entry) async for page in pages for entry in page]
 
 
@@ -122,11 +122,11 @@ async def test_an_interrupted_read_ends_in_an_error(
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 150, words=1)
     saved = await snapshots.save_conversation(TENANT, conversation_id)
-    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+    _, pages = await snapshots.read(TENANT, saved.snapshot_id, Content.AUTO)
     await anext(pages)
     with failing("page", AWAY), pytest.raises(ServiceUnavailable):
         await anext(pages)
-    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+    _, pages = await snapshots.read(TENANT, saved.snapshot_id, Content.AUTO)
     await anext(pages)
     await harness.conversations.remove(TENANT, conversation_id)
     with pytest.raises(ServiceUnavailable, match="changed"):
@@ -189,9 +189,9 @@ async def test_an_interrupted_restore_can_be_repeated(
     saved = await snapshots.save_conversation(TENANT, source)
     appends.fails_at = 2
     with pytest.raises(ServiceUnavailable):
-        await snapshots.restore(TENANT, saved.session_id, target)
+        await snapshots.restore(TENANT, saved.snapshot_id, target)
     appends.fails_at = None
-    done = await snapshots.restore(TENANT, saved.session_id, target)
+    done = await snapshots.restore(TENANT, saved.snapshot_id, target)
     assert (done.restored, done.skipped) == (10, 20)
     assert await texts_in(harness, target) == await texts_in(harness, source)
 
@@ -203,11 +203,11 @@ async def test_late_results_of_copied_calls_are_restored(
     source, target = await harness.conversation(), await harness.conversation()
     await harness.append(source, user("q"), asks("c1"))
     early = await snapshots.save_conversation(TENANT, source)
-    await snapshots.restore(TENANT, early.session_id, target)
+    await snapshots.restore(TENANT, early.snapshot_id, target)
     await harness.append(target, user("never mind"))
     await harness.append(source, result("c1", "one"))
     late = await snapshots.save_conversation(TENANT, source)
-    done = await snapshots.restore(TENANT, late.session_id, target)
+    done = await snapshots.restore(TENANT, late.snapshot_id, target)
     assert (done.restored, done.skipped) == (1, 2)
 
 
@@ -221,7 +221,7 @@ async def test_a_result_without_its_call_is_copied_as_text(
     await harness.append(source, result("c1", "one"), user("next"), result("c2", "two"))
     saved = await snapshots.save_conversation(TENANT, source)
     for restored in (3, 0):
-        done = await snapshots.restore(TENANT, saved.session_id, target)
+        done = await snapshots.restore(TENANT, saved.snapshot_id, target)
         assert (done.restored, done.skipped) == (restored, 3 - restored)
     shown = [str(item["content"]) for item in (await harness.build(target)).messages]
     assert len(shown) == 3 and shown[1] == "next"
@@ -257,13 +257,13 @@ async def test_every_format_is_restored_elsewhere(
     await harness.append(source, *contents, format=FormatName.GEMINI)
     saved = await snapshots.save_conversation(TENANT, source)
     await harness.append(target, user("own"), asks("t1", "r1"), result("t1"), result("r1"))
-    done = await snapshots.restore(TENANT, saved.session_id, target)
+    done = await snapshots.restore(TENANT, saved.snapshot_id, target)
     assert done.restored == 11
     payload = (await harness.build(target)).contents
     for text in ("anthropic says", "thanks", "let me see", "responses says", "own"):
         assert payload.count(text) == 1
     assert "restored_from" not in payload
-    again = await snapshots.restore(TENANT, saved.session_id, target)
+    again = await snapshots.restore(TENANT, saved.snapshot_id, target)
     assert (again.restored, again.skipped) == (0, 11)
     assert (await harness.stored(target)).state.open_calls == ()
 
@@ -282,13 +282,13 @@ async def test_a_restore_of_copies_starts_an_epoch(
     ask = RequestSettings(format=ANTHROPIC, model="claude-fable-5-1")
     assert "c2lnbmVk" in (await harness.build(target, ask)).contents
     saved = await snapshots.save_conversation(TENANT, source)
-    await snapshots.restore(TENANT, saved.session_id, target)
+    await snapshots.restore(TENANT, saved.snapshot_id, target)
     await harness.append(target, user("go on"))
     built = await harness.build(target, ask)
     assert built.raw["cache_break_reason"] == "restored"
     assert "c2lnbmVk" not in built.contents
     assert built.contents.count("hello") == 2
-    await snapshots.restore(TENANT, saved.session_id, target)
+    await snapshots.restore(TENANT, saved.snapshot_id, target)
     assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
 
 
