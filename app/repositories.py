@@ -56,11 +56,14 @@ class Repositories:
 
 
 class Database:
-    """Opens sessions of a `Store`; no session is held open during a model call."""
+    """Opens sessions of a `Store`; no session is held open during a model call.
 
-    def __init__(self, store: Store) -> None:
+    `default_model` is that of conversations without a model of their own or of their agent.
+    """
+
+    def __init__(self, store: Store, default_model: str | None = None) -> None:
         self._store = store
-        self._settings_cache = SettingsCache()
+        self._settings_cache = SettingsCache(default_model)
 
     def cached_settings(self, tenant_id: str, conversation_id: str) -> CachedSettings | None:
         """Return the settings as this process last read them, which may be outdated."""

@@ -115,9 +115,7 @@ async def _asked(parts: Services, dialogue: Dialogue, named: bool) -> _Results:
 async def _appended(parts: Services, messages: Sequence[dict[str, object]]) -> str:
     made_id = new_id()
     async with parts.database.transaction() as session:
-        await session.conversations.add(
-            TENANT, made_id, None, "tokenizer", StoredSettings(MODEL), "{}"
-        )
+        await session.conversations.add(TENANT, made_id, None, "tokenizer", StoredSettings(MODEL))
     appending = LogService(
         parts.database, parts.resolver, parts.outputs, parts.active, new_id, BATCH
     )

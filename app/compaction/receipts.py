@@ -20,15 +20,13 @@ from app.conversations.compaction_receipt import (
     Failure,
     Trigger,
 )
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Conversation, resume_at_tokens
 from app.conversations.events import EventType
-from app.conversations.lookup import lock_conversation
 from app.conversations.messages.row import StoredMessage
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.thresholds import resume_at_tokens
 from app.conversations.view import SectionCount, Summary, overlap, spans_through
-from app.conversations.views import kept_seqs, kept_with_pins
-from app.conversations.windows.service import ActiveWindows, view_state_of
+from app.conversations.visible import kept_seqs, kept_with_pins
+from app.conversations.windows import ActiveWindows, view_state_of
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
 
@@ -133,15 +131,13 @@ class ReceiptService:
     async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
         """Return why the last compaction failed, None if one has succeeded since."""
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            await session.conversations.get(tenant_id, conversation_id)
             return await session.jobs.find_failure(conversation_id)
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
         """Return the active summary and its range of seqs, None without one."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
         conversation = await self._active.updated(tenant_id, conversation)
         async with self._database.session() as session:
             receipt = await session.contexts.find_compaction(
@@ -167,9 +163,7 @@ class ReceiptService:
     ) -> Page[Receipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             page = await session.contexts.compactions(conversation_id, limit, before, bound)
         active_id = conversation.state.compaction_id
         return Page((Receipt.of(receipt, active_id) for receipt in page), has_more=page.has_more)
@@ -212,9 +206,7 @@ class ReceiptService:
         for a compaction that is not the active one. [compaction.undo-suspends]
         """
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             receipt = await _find(session, conversation_id, compaction_id)
             state, parent, kept = conversation.state, None, tuple[int, ...]()
             if state.compaction_id != receipt.compaction_id:
@@ -247,9 +239,7 @@ class ReceiptService:
         self, tenant_id: str, conversation_id: str, compaction_id: str
     ) -> tuple[Conversation, Compaction]:
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             return conversation, await _find(session, conversation_id, compaction_id)
 
 

@@ -31,9 +31,9 @@ from app.compaction.summaries.run import SummariserRun
 from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
 from app.conversations.compaction_receipt import Compaction, CompactionPlan, NoCompaction, Trigger
-from app.conversations.thresholds import exceeds_messages
+from app.conversations.conversation import exceeds_messages
 from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
-from app.conversations.views import (
+from app.conversations.visible import (
     NO_PROVIDER_COMPACTION,
     summary_message_tokens,
     view_summary_tokens,

@@ -15,11 +15,12 @@ from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
 from app.context.view import read_rows, rendered_rows
 from app.conversations.compaction_receipt import Observer
-from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, parse_build_id
+from app.conversations.epochs import BuildId, Epoch, model_in, parse_build_id
+from app.conversations.rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
-from app.conversations.views import NO_PROVIDER_COMPACTION, shown_entries
+from app.conversations.visible import NO_PROVIDER_COMPACTION, shown_entries
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
@@ -227,8 +228,7 @@ class BuildReplayService:
         unknown = NotFound(f"No build {build_id!r}", {"build_id": build_id})
         async with self._database.session() as session:
             build = await find_build(session, conversation_id, build_id)
-            conversation = await self._resolver.find_conversation(
-                session,
+            conversation = await session.conversations.get(
                 tenant_id,
                 conversation_id,
                 model_in(build[1].payload_stream) if build else None,

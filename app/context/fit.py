@@ -24,8 +24,9 @@ from app.compaction.strategies import STRATEGIES
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
-from app.conversations.budget_status import is_suspended
 from app.conversations.compaction_receipt import PENDING, CompactionPlan, NoCompaction, Trigger
+from app.conversations.compactions import is_suspended
+from app.conversations.conversation import exceeds_messages
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,
     MESSAGES_SHORTENED,
@@ -34,10 +35,9 @@ from app.conversations.partial_messages import (
     limits_of_oversized,
     reader_tool_tokens,
 )
-from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry
 from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
-from app.conversations.views import base_view, with_shortened, without_item
+from app.conversations.visible import base_view, with_shortened, without_item
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status

@@ -88,8 +88,7 @@ async def build_context(
 
     `payload` can be splatted into the SDK's call. The body may be left out. A payload that is too
     long is compacted or reduced, and `degraded` lists what it lacks. The answer is `422`
-    `CONTEXT_OVERFLOW` when nothing fits: `largest` lists the largest messages, sections and tools
-    with their tokens.
+    `CONTEXT_OVERFLOW` with the `budget` when nothing fits.
 
     `append` and `usage` make it one request for a whole step of an agent loop: the messages are
     appended, the usage is stored, and the payload has the new messages. A build that fails does
@@ -246,7 +245,7 @@ async def overflow(
     Send the provider's `error` and its HTTP status to have them checked. Where only the requested
     output is too large, the `verdict` is `output_too_large`: the history stays, and the payload has
     a lower output limit. Where the provider refused images or documents, it is `media_refused`:
-    labels stand for these, the oldest first, and `degraded` has `media_left_out`. Where it refused
+    labels stand for the oldest half of them, and `degraded` has `media_left_out`. Where it refused
     reasoning, a signature or an encrypted item of earlier answers, it is `reasoning_refused`: none
     of those so far is sent to this model again. Any other error is `422` and cuts nothing.
     """

@@ -34,7 +34,7 @@ from app.conversations.search.service import SearchService
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
 from app.formats.tools import arguments_object
-from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES
+from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES, parse_arguments
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader
 from app.tool_output.tools import ToolSearchService
@@ -91,7 +91,7 @@ class ToolCallService:
         """
         call, where = parse_call(raw, format, "/tool_call"), (tenant_id, conversation_id)
         try:
-            arguments = AGENT_TOOLS[call.name].parse(call.arguments)
+            arguments = parse_arguments(call.name, call.arguments)
         except ValidationError as error:
             await self._blobs.check(*where)
             return ToolCallResult(result_message(call, format, error.detail, is_error=True), True)

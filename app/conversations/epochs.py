@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from app.common import json_text
-from app.conversations.view import View, view_from
+from app.conversations.view import View
 from app.prompt.resolved_settings import NO_PAYLOAD_TOOLS, PayloadTools, RequestSettings
 
 NO_REQUESTED_WINDOW = 0
@@ -72,22 +71,6 @@ class EpochStart:
     def as_json(self) -> str:
         """Return the JSON that is stored with the epoch."""
         return json_text.dumps(asdict(self) | {"view": self.view.as_stored()})
-
-
-@lru_cache(256)
-def epoch_start_from(text: str) -> EpochStart:
-    """Read a stored start; cached, because every build of the epoch needs it."""
-    raw = json_text.loads(text)
-    tools = raw["tools"]
-    parsed = {
-        **raw,
-        "view": view_from(raw["view"]),
-        "tools": PayloadTools(
-            tuple(tools["agent_tools"]), tuple(tools["deferred"]), tools["native"]
-        ),
-        "degraded": tuple(raw["degraded"]),
-    }
-    return EpochStart(**parsed)
 
 
 class BuildId(NamedTuple):

@@ -12,8 +12,13 @@ from app.common import json_text
 from app.common.answers import AnyObject
 from app.common.errors import ValidationError
 from app.conversations.compaction_receipt import Trigger
-from app.conversations.conversation import INHERIT, SettingsList, StoredSettings, stored_window
-from app.conversations.repository import Resource
+from app.conversations.conversation import (
+    INHERIT,
+    Resource,
+    SettingsList,
+    StoredSettings,
+    stored_window,
+)
 from app.environment import one_line
 from app.http.cursors import Page
 from app.http.fields import (

@@ -37,6 +37,12 @@ _UNDEFINED = (  # the database is not migrated yet
     asyncpg.UndefinedFunctionError,
     asyncpg.InvalidSchemaNameError,
 )
+UNSTORABLE = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+)
+"""The errors of the database about values from outside."""
 _UNAVAILABLE = (
     OSError,
     TimeoutError,

@@ -224,6 +224,8 @@ CREATE TABLE message_words (
     words tsvector NOT NULL,
     PRIMARY KEY (conversation_id, first_seq)
 );
+-- A search over many conversations would spend most of its time to decompress them.
+ALTER TABLE message_words ALTER words SET STORAGE EXTERNAL;
 
 -- A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
 CREATE TABLE blobs (
@@ -456,8 +458,7 @@ CREATE TABLE tenant_usage (
     PRIMARY KEY (tenant_id, agent_id, day, model, purpose)
 ) WITH (fillfactor = 50);
 
--- The ratio of reported to counted tokens of a model, with exponential decay, and that of its
--- sealed text.
+-- The ratio of reported to counted tokens of a model, with exponential decay.
 CREATE TABLE calibrations (
     tenant_id text,
     model text,
@@ -468,8 +469,6 @@ CREATE TABLE calibrations (
     reported_sum double precision NOT NULL,
     counted_sum double precision NOT NULL,
     deviation_sum double precision NOT NULL,
-    sealed_reported double precision NOT NULL DEFAULT 1000,
-    sealed_counted double precision NOT NULL DEFAULT 1000,
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, model, counter)
 );

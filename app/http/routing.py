@@ -195,9 +195,11 @@ async def call_with_key(
             except NotFound as error:
                 if error.facts.get(_PARAMETER) != key:
                     raise
-                keys = services(request).conversation_keys
-                other = await keys.find_other(tenant_id, public_id, key)
-                if other is None:
+                other = None
+                if len(keys_of(tenant_id, public_id)) > 1:
+                    async with services(request).database.session() as session:
+                        other = await session.conversations.find_key(tenant_id, public_id)
+                if other is None or other == key:
                     raise
                 key = other
     except ContextError as error:

@@ -14,13 +14,11 @@ Calibration corrects counts by the usage that providers report:
 5. The factor of a model is reported over counted tokens. Both are sums that decay with each report.
    Before the first report it is that of the model's family. The margin is the mean deviation of
    reports from what the factor before them predicted, once there are enough reports.
-6. Reports are ignored for payloads that are too small, and for ratios that no tokenizer explains.
+6. Reports are ignored for payloads that are too small, for ratios that no tokenizer explains, and
+   for payloads with much reasoning or sealed text: only the provider knows what these stand for.
 7. A factor above 1 applies at once, one below 1 only with enough reports: too large a count wastes
    tokens, but too small a count gets a request refused. A count by the model's own tokenizer is
    never lowered.
-8. Reasoning and sealed text have a factor of their own, beside the model's: what they stand for is
-   known to the provider only, and not every call is billed for them. A report of a payload with
-   much of them is one of that factor alone. It begins as if `SEALED_PRIOR` tokens had been right.
 """
 
 from __future__ import annotations
@@ -204,11 +202,7 @@ MIN_RATIO, MIN_ESTIMATE_RATIO = 0.6, 0.4
 MIN_MARGIN = 0.02
 ENOUGH_REPORTS = 3
 SEALED_SHARE = 0.1
-"""The share of a payload from which on a report says more about its sealed part than its text."""
-SEALED_PRIOR = 1_000
-"""Tokens that count as right before any report, and the most that one report weighs."""
-MIN_SEALED = 0.25
-"""The minimum of its factor: what one call leaves out of the bill, the next one may have in it."""
+"""The share of reasoning and sealed text from which on a report is ignored."""
 _DIGITS = 3
 
 
@@ -219,7 +213,6 @@ class Calibration:
     factor: float
     margin: float
     reports: int
-    sealed: float = 1.0
 
     def applied(self, start: float, *, exact: bool) -> Calibration:
         """Return the calibration that builds use (rule 7): it does not change with every report.
@@ -231,45 +224,19 @@ class Calibration:
         factor = self.factor if reports else start
         if exact or reports < ENOUGH_REPORTS:
             factor = max(1.0, factor)
-        sealed = round(min(max(self.sealed, MIN_SEALED), MAX_RATIO), 2)
-        return Calibration(round(factor, _DIGITS), round(self.margin, _DIGITS), reports, sealed)
+        return Calibration(round(factor, _DIGITS), round(self.margin, _DIGITS), reports)
 
 
 NO_REPORTS = Calibration(1.0, INEXACT_MARGIN, 0)
 """The calibration of a model before its first report."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """What a report says of a payload's text, or with `is_sealed` of its sealed part."""
-
-    reported: int
-    counted: int
-    is_sealed: bool = False
-
-
-def lesson_of(
-    reported: int, counted: int, sealed: int, counter: str, applied: Calibration
-) -> Lesson | None:
-    """Return what a report says about a count, None for nothing (rules 6 and 8).
-
-    `sealed` tokens of the count are of reasoning and sealed text.
-    """
-    if counted < MIN_COUNTED:
-        return None
-    text, factor = counted - sealed, applied.factor
+def teaches(reported: int, counted: int, sealed: int, counter: str) -> bool:
+    """Whether a report says something about a count, of which `sealed` tokens are (rule 6)."""
+    if counted < MIN_COUNTED or sealed >= SEALED_SHARE * counted:
+        return False
     min_ratio = MIN_RATIO if counter == CounterName.TOKENIZER else MIN_ESTIMATE_RATIO
-    is_sealed = sealed > 0 and sealed >= SEALED_SHARE * counted
-    if is_sealed:
-        beside, part = round(text * factor), max(1, round(sealed * factor))
-        is_plausible = reported >= min_ratio * beside
-    else:
-        beside, part = round(sealed * factor * applied.sealed), text
-        is_plausible = reported - beside >= min_ratio * part
-    if not is_plausible or reported - beside > MAX_RATIO * part:
-        return None
-    share = min(1.0, SEALED_PRIOR / part) if is_sealed else 1.0
-    return Lesson(max(0, round(share * (reported - beside))), round(share * part), is_sealed)
+    return min_ratio * counted <= reported <= MAX_RATIO * counted
 
 
 def safety_margin(own: float, factor: float, calibration: Calibration) -> float:

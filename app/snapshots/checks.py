@@ -29,8 +29,8 @@ from app.common.json_text import StructureLimits
 from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.view import View, summary_from, view_from
-from app.conversations.windows.active_window import window_from
+from app.conversations.rows import summaries_from, view_from
+from app.conversations.view import View, window_from
 from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
@@ -145,11 +145,13 @@ class ImportChecker:
         for name in LINES[kind]:
             if name not in given and name not in _OPTIONAL.get(kind, ()):
                 raise line.error("is missing", name)
-        fields = {name: given.get(name) for name in LINES[kind]}
+        fields: dict[str, Any] = {name: given.get(name) for name in LINES[kind]}
         if self._missing_bytes and kind != "blob_piece":
             raise line.error(f"The blob before it lacks {self._missing_bytes:,} bytes")
         if (line.number == 1) != (kind == "export"):
             raise line.error("The first line, and no other, names the export of a conversation")
+        if kind != "export" and self._last[0] < min(_ORDER.get(kind, 2), 2) - 1:
+            raise line.error("The line with the settings or with the state is missing")
         match kind:
             case "export":
                 if fields["format"] != FORMAT:
@@ -160,7 +162,7 @@ class ImportChecker:
             case "end":
                 self._check_end(line, fields)
             case "blob_piece":
-                fields["data"] = self._blob_piece(line, fields["data"])
+                fields["data"] = self._blob_piece(line, fields["data"] or "")
             case "compaction":
                 facts = {name: given[name] for name in FACTS if name in given}
                 checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))
@@ -176,8 +178,6 @@ class ImportChecker:
         if place <= self._last:
             raise line.error(f"This {kind} stands twice, or not in order")
         self._last = place
-        if kind != "settings":
-            self._require_beginning(line, needs_state=kind != "state")
         match kind:
             case "settings":
                 self.settings = fields
@@ -197,10 +197,11 @@ class ImportChecker:
                 Trigger(fields["trigger"])
                 StrategyName(fields["strategy"])
                 if fields["view"]:
-                    view = view_from(_loads(fields["view"]))
+                    _loads(fields["view"])
+                    view = view_from(fields["view"])
                     _VIEW.validate_json(_VIEW.dump_json(view, warnings=False), strict=True)
-                for summary in _loads(fields["made"]):
-                    summary_from(summary)
+                _loads(fields["made"])
+                summaries_from(fields["made"])
 
     def _blob_piece(self, line: Line, data: str) -> bytes:
         try:
@@ -211,10 +212,6 @@ class ImportChecker:
             raise line.error("The blob before it has no such bytes", "data")
         self._missing_bytes -= len(piece)
         return piece
-
-    def _require_beginning(self, line: Line, *, needs_state: bool = True) -> None:
-        if not self.settings or (needs_state and not self.state):
-            raise line.error("The line with the settings or with the state is missing")
 
     def _check_state(self, line: Line, fields: dict[str, Any]) -> None:
         end = fields["head_seq"] + 1
@@ -251,7 +248,6 @@ class ImportChecker:
         fields |= {**draft.columns, "turn": self._turns, "total_tokens": self._tokens}
 
     def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
-        self._require_beginning(line)
         counts = (fields["messages"], fields["blobs"], self.state["head_seq"])
         if counts != (self.head_seq, self._blobs, self.head_seq):
             detail = f"There are {self.head_seq} messages and {self._blobs} blobs"

@@ -19,23 +19,27 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from tempfile import TemporaryFile
 from typing import Any
 
-from app.blobs.blobs import Blob, Chunk, Chunker, blob_id
-from app.blobs.store import BlobStore
+from pydantic import TypeAdapter
+
+from app.blobs.blobs import Blob, Chunker, blob_id
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError
-from app.conversations.lookup import free_key, id_taken, own_id_of
-from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
+from app.conversations.messages.stored_results import StoredResults
+from app.conversations.repository import id_taken, own_id_of
+from app.conversations.schemas import ConversationCreate
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.active_window import window_from
+from app.conversations.view import window_from
+from app.database.connections import UNSTORABLE
 from app.database.sql import read
+from app.http.errors import validated
 from app.repositories import Database, Repositories
 from app.snapshots.checks import FORMAT, LINES, VERSION, ImportChecker, Line, read_lines
-from app.snapshots.repository import UNSTORABLE
 from app.snapshots.rows import ADD, KINDS, Shown, end_copy, page, read_settings, write
 
 _PIECE_BYTES = 32_768
@@ -45,17 +49,22 @@ _BATCH_ROWS = 500
 _LINES_AT_ONCE = 100
 _RECORD_FACTOR = 2
 """Bytes of a record for each byte of a request body: the quotes of its JSON are escaped."""
-CheckSettings = Callable[[Mapping[str, Any]], None]
-"""Raises ValidationError unless a conversation could be created with these settings."""
+_SETTINGS = TypeAdapter(ConversationCreate)
 
 
 @dataclass(eq=False, repr=False)
 class ExportService:
-    """Exports conversations."""
+    """Exports conversations and imports them.
 
-    _database: Database
-    _outputs: StoredResults
-    _now: Callable[[], datetime]
+    `max_bytes` are those of a request body and of a blob.
+    """
+
+    database: Database
+    resolver: SettingsResolver
+    outputs: StoredResults
+    new_id: Callable[[], str]
+    now: Callable[[], datetime]
+    max_bytes: tuple[int, int]
 
     async def export(self, tenant_id: str, conversation_id: str) -> AsyncGenerator[bytes]:
         """Yield the lines of an export, several at a time.
@@ -63,11 +72,11 @@ class ExportService:
         Raises NotFound before the first line. ServiceUnavailable or Gone after it mean that the
         conversation was deleted, or an output collected, meanwhile.
         """
-        async with self._database.session() as session:
+        async with self.database.session() as session:
             state = await read_settings(session.session, tenant_id, conversation_id)
         if state is None:
             raise NotFound.conversation(conversation_id)
-        first = {"format": FORMAT, "version": VERSION, "exported_at": self._now()}
+        first = {"format": FORMAT, "version": VERSION, "exported_at": self.now()}
         first["conversation_id"] = state["own_id"] or conversation_id
         yield _lines("export", [first | {"created_at": state["conversation_created_at"]}])
         sha256, counts = hashlib.sha256(), Counter[str]()
@@ -79,7 +88,7 @@ class ExportService:
                 yield lines
         if counts["message"] != state["head_seq"]:
             raise ServiceUnavailable("The conversation was deleted while it was exported")
-        end = {"messages": counts["message"], "blobs": counts["blob"]}
+        end: dict[str, Any] = {"messages": counts["message"], "blobs": counts["blob"]}
         end |= {"lines": counts.total() + 2, "sha256": sha256.hexdigest()}
         yield _lines("end", [end])
 
@@ -92,7 +101,7 @@ class ExportService:
         for kind in KINDS:
             last, has_more = None, True
             while has_more:
-                async with self._database.session() as session:
+                async with self.database.session() as session:
                     rows = await page(session.session, kind, state, last)
                 last, has_more = (rows[-1] if rows else None), rows.has_more
                 if rows and kind != "blob":
@@ -104,42 +113,15 @@ class ExportService:
                     if not row["is_collected"]:
                         blob = read(Blob, row, id=row["blob_id"])
                         async with aclosing(
-                            self._outputs.batches(state["source_id"], blob)
+                            self.outputs.batches(state["source_id"], blob)
                         ) as batches:
                             async for chunks in batches:
                                 yield "blob_piece", [*_pieces(chunks)]
-
-
-def _pieces(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    for chunk in chunks:
-        for start in range(0, len(chunk), _PIECE_BYTES):
-            yield {"data": b64encode(chunk[start : start + _PIECE_BYTES]).decode()}
-
-
-def _lines(kind: str, records: Iterable[Mapping[str, Any]]) -> bytes:
-    if kind == "compaction":
-        records = [{**record, **json_text.loads(record["receipt"])} for record in records]
-    lines = ({"type": kind, **{name: row[name] for name in LINES[kind]}} for row in records)
-    return b"".join(json_text.dump_stored(line) + b"\n" for line in lines)
-
-
-@dataclass(eq=False, repr=False)
-class ImportService:
-    """Imports conversations."""
-
-    database: Database
-    resolver: SettingsResolver
-    blob_store: BlobStore
-    new_id: Callable[[], str]
-    now: Callable[[], datetime]
-    max_body_bytes: int
-    max_blob_bytes: int
 
     async def add(
         self,
         tenant_id: str,
         pieces: AsyncIterator[bytes],
-        check_settings: CheckSettings,
         public_id: str | None = None,
         agent_id: str | None = None,
     ) -> str:
@@ -158,12 +140,12 @@ class ImportService:
                 reason = {"reason": type(error).__name__}
                 raise ServiceUnavailable("There is no room for the export", reason) from error
             checker = ImportChecker(self.resolver.counter)
-            checked = map(checker.check, read_lines(file, _RECORD_FACTOR * self.max_body_bytes))
+            checked = map(checker.check, read_lines(file, _RECORD_FACTOR * self.max_bytes[0]))
             async with self.database.transaction() as session:
-                key = await free_key(session, tenant_id, public_id, lock=True)
+                key = await session.conversations.free_key(tenant_id, public_id)
                 writer = _Import(self, session, tenant_id, key, checker, _in_threads(checked))
                 try:
-                    await writer.begin(check_settings, own_id_of(key, public_id), agent_id)
+                    await writer.begin(own_id_of(key, public_id), agent_id)
                     await writer.store()
                     await writer.finish()
                 except (*UNSTORABLE, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -176,7 +158,7 @@ class ImportService:
 class _Import:
     """One import, in its transaction; the lines are checked when they are read."""
 
-    service: ImportService
+    service: ExportService
     session: Repositories
     tenant_id: str
     key: str
@@ -184,10 +166,8 @@ class _Import:
     lines: AsyncIterator[Line]
     agent_id: str | None = None
 
-    async def begin(
-        self, check_settings: CheckSettings, own_id: str | None, agent_id: str | None
-    ) -> None:
-        """Create the conversation with the settings of the file."""
+    async def begin(self, own_id: str | None, agent_id: str | None) -> None:
+        """Create the conversation with the settings of the file, if a request could."""
         async for line in self.lines:
             if line.type == "state":
                 break
@@ -195,14 +175,14 @@ class _Import:
         lists = ("policy", "sections", "tools", "metadata")
         given = {name: json_text.loads(settings[name]) for name in lists}
         model = {"model": settings["model"]} if settings["model"] is not None else {}
-        check_settings(given | model)
+        validated(_SETTINGS, given | model)
         self.agent_id = agent_id or settings["agent_id"]
         expires_at = _time(settings["expires_at"])
         if expires_at is not None and expires_at <= self.service.now():
             expires_at = None  # the import of an old export would be deleted at once
         own = {"tenant_id": self.tenant_id, "conversation_id": self.key, "own_id": own_id}
-        own |= {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
-        if not await self.session.session.run(ADD, **{**settings, **own}):
+        changed = {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
+        if not await self.session.session.run(ADD, **{**settings, **own, **changed}):
             raise id_taken(own_id or self.key)  # another tenant has created one with this UUID
 
     async def store(self) -> None:
@@ -236,8 +216,8 @@ class _Import:
         """Store a blob with its bytes, which are in the next lines unless it was collected."""
         service, blobs, fields = self.service, self.session.blobs, line.fields
         content_id, size = service.new_id(), fields["byte_size"]
-        if size > service.max_blob_bytes:
-            raise line.too_large("a blob has", service.max_blob_bytes)
+        if size > service.max_bytes[1]:
+            raise line.too_large("a blob has", service.max_bytes[1])
         if fields["blob_id"] != blob_id(fields["sha256"]):
             raise line.error("is not the id of these bytes", "blob_id")
         if fields["is_collected"]:
@@ -245,23 +225,18 @@ class _Import:
             await write(self.session.session, self.key, "blob", [{**fields, **row}])
             return
         await blobs.begin_upload(self.tenant_id, self.key, content_id)
-        chunker, is_whole = Chunker(), False
-        pending: list[Chunk] = []
-        async with service.blob_store.writer(self.tenant_id, self.key, content_id) as writer:
-            while not is_whole:
-                is_whole = chunker.byte_size == size
-                pending += chunker.finish() if is_whole else ()
-                if pending and (is_whole or len(pending) >= CHUNKS_PER_READ):
-                    await blobs.add_chunks(self.key, content_id, await writer.write(pending))
-                    pending.clear()
-                if not is_whole:
-                    pending += chunker.feed((await anext(self.lines)).fields["data"])
-            blob = chunker.blob(fields["media_type"], fields["tool_name"], fields["tool_call_id"])
-            if (blob.sha256, blob.line_count) != (fields["sha256"], fields["line_count"]):
-                raise line.error("The bytes of the blob differ from those exported", "sha256")
-            object_key = await writer.finish()
-        stored = replace(blob, content_id=content_id, object_key=object_key)
-        await blobs.end_upload(self.key, stored)
+        chunker = Chunker()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while chunker.byte_size < size:
+                yield (await anext(self.lines)).fields["data"]
+
+        place, add = (self.tenant_id, self.key, content_id), partial(blobs.add_chunks, self.key)
+        key = await service.outputs.write(place, pieces(), chunker, partial(add, content_id))
+        blob = chunker.blob(fields["media_type"], fields["tool_name"], fields["tool_call_id"])
+        if (blob.sha256, blob.line_count) != (fields["sha256"], fields["line_count"]):
+            raise line.error("The bytes of the blob differ from those exported", "sha256")
+        await blobs.end_upload(self.key, replace(blob, content_id=content_id, object_key=key))
         if fields["attached"]:
             await blobs.attach(self.key, [blob.id])
 
@@ -304,3 +279,16 @@ def _ref_of(line: Line) -> str | None:
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text is not None else None
+
+
+def _pieces(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for chunk in chunks:
+        for start in range(0, len(chunk), _PIECE_BYTES):
+            yield {"data": b64encode(chunk[start : start + _PIECE_BYTES]).decode()}
+
+
+def _lines(kind: str, records: Iterable[Mapping[str, Any]]) -> bytes:
+    if kind == "compaction":
+        records = [{**record, **json_text.loads(record["receipt"])} for record in records]
+    lines = ({"type": kind, **{name: row[name] for name in LINES[kind]}} for row in records)
+    return b"".join(json_text.dump_stored(line) + b"\n" for line in lines)

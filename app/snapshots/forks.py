@@ -20,10 +20,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from app.blobs.store import BlobStore
 from app.common import json_text
@@ -31,13 +32,21 @@ from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.lookup import free_key, own_id_of
 from app.conversations.messages.repository import REDACTION_LOCK
+from app.conversations.repository import own_id_of
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.view import Span, View, overlap, spans_through
-from app.conversations.views import kept_seqs
-from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
-from app.conversations.windows.service import ActiveWindows, find_oldest_at, mentions_in
+from app.conversations.view import (
+    TICK,
+    ActiveWindow,
+    Restored,
+    Span,
+    View,
+    overlap,
+    spans_through,
+    time_after_clear,
+)
+from app.conversations.visible import kept_seqs
+from app.conversations.windows import ActiveWindows, find_oldest_at, mentions_in
 from app.database.connections import Session, Statement
 from app.database.tables import TABLES
 from app.repositories import Database, Repositories
@@ -48,17 +57,26 @@ BATCH_MESSAGES = 5_000
 COPIES_AT_ONCE = 8
 """Objects of one fork that are copied concurrently."""
 _RECEIPTS_PER_PAGE = 50
-_MAX_ATTEMPTS = 3
 
 COPY_VERSIONS = Statement(insert_rows("version", rows_of("version")))
 # Of compactions a fork has those that were not undone, up to the one that it shows. That one is
 # copied as well if it is undone meanwhile.
 _SHOWN = f"{rows_of('compaction')} AND (undone_at IS NULL OR compaction_id = :compaction_id)"
 COPY_COMPACTIONS = Statement(insert_rows("compaction", _SHOWN, undone_at="NULL"), is_long=True)
-COPIES = [
-    Statement(insert_rows(kind, f"{rows_of(kind)} AND seq > :after_seq"), is_long=True)
+COPIES = {
+    kind: Statement(insert_rows(kind, f"{rows_of(kind)} AND seq > :after_seq"), is_long=True)
     for kind in ("pin", "redaction", "blob_use", "message")
-]
+}
+# The worker indexes the rest.
+COPY_WORDS = Statement(
+    """
+        INSERT INTO message_words (conversation_id, first_seq, sizes, words)
+        SELECT CAST(:conversation_id AS uuid), first_seq, sizes, words FROM message_words
+        WHERE conversation_id = CAST(:source_id AS uuid)
+            AND first_seq + cardinality(sizes) <= :head_seq + 1
+        """,
+    is_long=True,
+)
 _USED = f"""{rows_of("blob")} AND blob_id IN (
         SELECT blob_id {rows_of("blob_use")} AND seq > :after_seq
     ) ON CONFLICT DO NOTHING"""
@@ -95,8 +113,10 @@ REDACTED_VERSION = Statement(
 )
 
 
-class _SourceChanged(Exception):
-    """The source has changed since it was read, or the key was taken (rule 6)."""
+def _changed(source_id: str) -> Conflict:
+    """Return the error of a source that has changed since it was read (rule 6)."""
+    facts = {"conversation_id": source_id}
+    return Conflict(f"Conversation {source_id} changes too fast to be forked", facts)
 
 
 @dataclass(eq=False, repr=False)
@@ -109,6 +129,7 @@ class ForkService:
     _store: BlobStore
     _new_id: Callable[[], str]
 
+    @retry(retry=retry_if_exception_type(Conflict), stop=stop_after_attempt(3), reraise=True)
     async def fork(
         self,
         tenant_id: str,
@@ -124,34 +145,29 @@ class ForkService:
         own: dict[str, Any] = {"tenant_id": tenant_id, "own_id": public_id or self._new_id()}
         if metadata is not None:
             own["metadata"] = json_text.dumps(metadata)
-        for _ in range(_MAX_ATTEMPTS):
-            async with self._database.session() as session:
-                source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
-            source = await self._active.updated(tenant_id, source)
-            head_seq = source.state.head_seq
-            if at_seq is not None and at_seq > head_seq:
-                raise ValidationError.at("/at_seq", f"The log's head is {head_seq}")
-            with suppress(_SourceChanged):
-                return await self._copy(source, head_seq if at_seq is None else at_seq, own)
-        raise Conflict(
-            f"Conversation {conversation_id} changes too fast to be forked",
-            {"conversation_id": conversation_id},
-        )
+        async with self._database.session() as session:
+            source = await session.conversations.get(tenant_id, conversation_id)
+        source = await self._active.updated(tenant_id, source)
+        head_seq = source.state.head_seq
+        if at_seq is not None and at_seq > head_seq:
+            raise ValidationError.at("/at_seq", f"The log's head is {head_seq}")
+        return await self._copy(source, head_seq if at_seq is None else at_seq, own)
 
     async def _copy(self, source: Conversation, at_seq: int, own: Mapping[str, Any]) -> str:
         """Copy the source up to a seq; `own` are the tenant, the id and the metadata of the fork.
 
-        Raises _SourceChanged.
+        Raises Conflict.
         """
         source_id, tenant_id, public_id = source.conversation_id, own["tenant_id"], own["own_id"]
         async with self._database.transaction() as session:
-            sql, key = session.session, await free_key(session, tenant_id, public_id, lock=True)
+            sql = session.session
+            key = await session.conversations.free_key(tenant_id, public_id)
             copied = await read_settings(sql, tenant_id, source_id)
             if copied is None:
                 raise NotFound.conversation(source_id)
             copied |= {**own, "conversation_id": key, "own_id": own_id_of(key, public_id)}
             if not await sql.run(ADD, **copied):
-                raise _SourceChanged  # another tenant has created one with this UUID
+                raise _changed(source_id)  # another tenant has created one with this UUID
             receipt = await self._receipt_to_copy(session, source, at_seq)
             copied |= {"compaction_id": receipt and receipt.compaction_id, "head_seq": at_seq}
             await self._copy_objects(session, copied, await _copy_rows(sql, copied))
@@ -163,7 +179,7 @@ class ForkService:
             await sql.first(LOCK_REDACTIONS, conversation_id=source_id)
             version = await sql.value(REDACTED_VERSION, conversation_id=source_id)
             if version not in (None, source.state.redacted_version):
-                raise _SourceChanged  # a copied message was redacted meanwhile
+                raise _changed(source_id)  # a copied message was redacted meanwhile
         return key
 
     async def _receipt_to_copy(
@@ -202,7 +218,7 @@ class ForkService:
                 async with self._database.session() as other:
                     if await other.blobs.holds_content(copied["source_id"], content_id):
                         raise
-                raise _SourceChanged from None
+                raise _changed(copied["source_id"]) from None
 
         if objects:
             copies = await for_each(objects, copy, COPIES_AT_ONCE)
@@ -245,14 +261,16 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
     `copied` are the settings and the state of the source, with what the fork has of its own.
     """
     await session.run(COPY_VERSIONS, **copied)
+    await session.run(COPY_WORDS, **copied)
     if copied["compaction_id"] is not None:
         await session.run(COPY_COMPACTIONS, **copied)
-    objects, end, messages = [], copied["head_seq"], 0
+    objects: list[Any] = []
+    end, messages = copied["head_seq"], 0
     for after_seq in range(0, end, BATCH_MESSAGES):
         through = min(after_seq + BATCH_MESSAGES, end)
         seqs = {**copied, "after_seq": after_seq, "head_seq": through}
         objects += await session.all(COPY_BLOBS, **seqs)
-        added = [await session.run(copy, **seqs) for copy in COPIES]
+        added = [await session.run(copy, **seqs) for copy in COPIES.values()]
         messages += added[-1]
     if messages < end:
         raise NotFound.conversation(copied["source_id"])
@@ -285,7 +303,7 @@ async def _check_agent(session: Repositories, tenant_id: str, source: Conversati
         raise NotFound.conversation(source.conversation_id)
     cleared_at = source.state.cleared_at
     if agent.cleared_at is not None and (cleared_at is None or cleared_at < agent.cleared_at):
-        raise _SourceChanged
+        raise _changed(source.conversation_id)
 
 
 def restores_log(state: ConversationState, at_seq: int) -> bool:

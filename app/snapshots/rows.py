@@ -18,9 +18,9 @@ from app.common import json_text
 from app.common.pages import BATCH_BYTES, Bound, Page
 from app.conversations.compaction_receipt import FACTS, Compaction
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.views import with_view
-from app.conversations.windows.active_window import ActiveWindow
-from app.conversations.windows.service import store_window, view_state_of, with_window
+from app.conversations.view import ActiveWindow
+from app.conversations.visible import with_view
+from app.conversations.windows import store_window, view_state_of, with_window
 from app.database.connections import Session, Statement
 from app.database.sql import assigned, bounded, insert, lengths, limits, page_of, plain
 from app.database.tables import NOT_EXPIRED, TABLES
@@ -221,7 +221,7 @@ async def end_copy(
     """Store the head, the window and the view of a copied log; `owner` is its tenant and key."""
     tenant_id, key = owner
     await session.session.run(SET_HEAD, **{**head, "conversation_id": key})
-    conversation = await resolver.find_conversation(session, tenant_id, key)
+    conversation = await session.conversations.get(tenant_id, key)
     state = await with_window(session, key, conversation.state, shown.window)
     state = replace(
         state,

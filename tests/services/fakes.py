@@ -40,7 +40,7 @@ from app.conversations.schemas import AgentCreate, ConversationCreate, Conversat
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.database.connections import Store
 from app.formats import parse_tool
 from app.formats.message import FormatName
@@ -355,9 +355,7 @@ class Harness:
     async def stored(self, conversation_id: str) -> Conversation:
         """Return the conversation as it is stored."""
         async with self.database.session() as session:
-            found = await session.conversations.find(TENANT, conversation_id, MODEL)
-        assert found is not None
-        return found
+            return await session.conversations.get(TENANT, conversation_id)
 
 
 @dataclass

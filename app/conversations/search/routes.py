@@ -38,6 +38,9 @@ class SearchHit(ResponseSchema):
 class SearchPage(Page[SearchHit]):
     """Hits, those of the newest conversation first."""
 
+    indexed_before: datetime | None
+    """What was stored before this time was searched; null if everything was."""
+
 
 @router.get("/v1/search", summary="Search all conversations")
 @paged
@@ -59,25 +62,24 @@ async def search_messages(
 ) -> SearchPage:
     """Return messages of all conversations that match a query, each with a snippet.
 
-    The newest conversation is first, and in it the newest message. Messages are found once a
-    worker has indexed them, within a minute. A page ends after 1,000 conversations: it may have
-    fewer items than `limit`, or none, and still a `next_cursor`. Repeat `q` and `agent_id` with a
-    cursor.
+    The newest conversation is first, and in it the newest message. A worker indexes messages half
+    a minute after they are appended; `indexed_before` tells how far it is. A page ends after 1,000
+    conversations: it may have fewer items than `limit`, or none, and still a `next_cursor`. Repeat
+    `q` and `agent_id` with a cursor.
     """
     digest = cursors.digest_of(q, agent_id)
     after = cursors.decode_search(cursor, digest) if cursor else None
-    hits, end = await services(request).search.page_of_all(
-        tenant_of(request), q, agent_id, after, limit
-    )
+    hits = await services(request).search.page_of_all(tenant_of(request), q, agent_id, after, limit)
     next_cursor = None
-    if end is not None:
-        at, conversation_id, before_seq = end
+    if hits.end is not None:
+        at, conversation_id, before_seq = hits.end
         next_cursor = cursors.encode("search", digest, at.isoformat(), conversation_id, before_seq)
-    public_ids = await services(request).conversation_keys.public_ids_of(
-        tenant_of(request), {key for key, _, _ in hits}
-    )
+    async with services(request).database.session() as session:
+        public_ids = await session.conversations.public_ids(
+            tenant_of(request), {key for key, _, _ in hits.found}
+        )
     data = [
         SearchHit.of(message, conversation_id=public_ids[key], snippet=snippet)
-        for key, message, snippet in hits
+        for key, message, snippet in hits.found
     ]
-    return SearchPage(data=data, next_cursor=next_cursor)
+    return SearchPage(data=data, next_cursor=next_cursor, indexed_before=hits.indexed_before)

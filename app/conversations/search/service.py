@@ -1,10 +1,13 @@
 """Search in a transcript and in several conversations, and `recall`.
 
-1. A search reads the rows of its conversations by their keys. There is no index of all words: to
-   compare a row costs microseconds, and PostgreSQL returns the text of those that match.
-2. Of several conversations the newest is searched first, and each from its newest message. A page
-   ends early after MAX_CONVERSATIONS.
-3. `recall` ranks the messages of MAX_BLOCKS blocks; where more have its words, of those that have
+1. A search reads the rows of its conversations by their keys, and writes nothing. There is no index
+   of all words: to compare a row costs microseconds, and PostgreSQL returns the text of those that
+   match.
+2. In one conversation also the messages after its index are searched, as far as
+   `index.later_blocks` reads; the answer tells the last seq where there are more.
+3. Of several conversations the newest is searched first, and each from its newest message. A page
+   ends early after MAX_CONVERSATIONS, or where _MAX_PAGE_BLOCKS match.
+4. `recall` ranks the messages of MAX_BLOCKS blocks; where more have its words, of those that have
    them most.
 """
 
@@ -14,16 +17,22 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
 from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
 from app.conversations.listing import ConversationFilter
-from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages
 from app.conversations.messages.row import StoredMessage
-from app.conversations.rows import stored_message_from
-from app.conversations.search.index import BY_SEQS, SearchedMessage, index, searched, searched_text
+from app.conversations.search.index import (
+    AT_ONCE,
+    Block,
+    SearchedMessage,
+    later_blocks,
+    messages_of,
+)
 from app.conversations.search.words import (
     EXCERPT_CHARS,
     excerpt,
@@ -33,11 +42,8 @@ from app.conversations.search.words import (
     question_terms,
     ranked,
     scores_of,
-    weights_of,
 )
-from app.conversations.settings_resolver import SettingsResolver
 from app.database.connections import Statement
-from app.database.sql import limits, page_of
 from app.repositories import Database
 
 MAX_HITS: Final = 100
@@ -47,8 +53,8 @@ MAX_RECALLED: Final = 10
 """Messages on a page of `recall`."""
 MAX_BLOCKS: Final = 256
 NOTHING_RECALLED = "[No message matches.]"
-_CONVERSATIONS_READ, _BLOCKS_READ = 250, 32  # by one statement
-_MAX_RANKED_BYTES, _MAX_BESIDE_BYTES = 4_096, 65_536  # of bodies that are read for `recall`
+_CONVERSATIONS_READ = 250  # by one statement
+_MAX_PAGE_BLOCKS: Final = 64  # two of them may have matches outside of the page alone
 _MAX_NAME = 64  # characters of a tool's name
 _ANY = 2**53 - 1
 
@@ -74,26 +80,29 @@ BLOCKS = Statement("""
         AND w.first_seq = found.first_seq AND w.conversation_id = ANY (:conversation_ids)
     ORDER BY array_position(:conversation_ids, w.conversation_id), found.place
 """)
-_MESSAGES = f"""
-    SELECT m.*, asked.number
-    FROM unnest(:conversation_ids, :seqs) WITH ORDINALITY AS asked (in_conversation, at, number)
-    CROSS JOIN LATERAL (
-        SELECT conversation_id, {STORED_COLUMNS} FROM messages
-        WHERE conversation_id = asked.in_conversation AND seq >= asked.at
-            AND conversation_id = ANY (:conversation_ids)
-        ORDER BY seq LIMIT 1
-    ) m
-    LIMIT :limit
-"""
-MESSAGES = Statement(bounded_messages(_MESSAGES, "number", "conversation_id"))
+INDEXED_BEFORE = Statement("""
+    SELECT h.unindexed_at FROM heads h
+    JOIN conversations c ON c.conversation_id = h.conversation_id
+    WHERE h.unindexed_at IS NOT NULL AND c.tenant_id = :tenant_id
+    ORDER BY h.unindexed_at LIMIT 1
+""")
 
-
-Block = tuple[str, int, Sequence[int], str]
-"""A row of the index: its conversation, first seq, sizes and words."""
 SearchPlace = tuple[datetime, str, int]
 """Where a page ends: before a seq of a conversation with this creation time, or older ones."""
-Hit = tuple[str, StoredMessage, str]
-"""A conversation, a message of it that matches, and an excerpt around the words."""
+_Places = list[tuple[str, int]]  # conversations and seqs
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Conversations with messages of them that match, and excerpts around the words.
+
+    `end` is where the page ends, None for the last one. What was stored before `indexed_before` was
+    searched; None is everything.
+    """
+
+    found: Sequence[tuple[str, StoredMessage, str]]
+    end: SearchPlace | None
+    indexed_before: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +113,11 @@ class Recalled:
     text: str
 
 
+@dataclass(eq=False, repr=False)
 class SearchService:
     """Finds messages by their words."""
 
-    def __init__(self, database: Database, resolver: SettingsResolver) -> None:
-        self._database = database
-        self._resolver = resolver
-
-    async def _indexed(self, tenant_id: str, conversation_id: str) -> Conversation:
-        """Return a conversation after its messages are indexed; raises NotFound."""
-        async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-        await index(self._database, conversation_id)
-        return conversation
+    _database: Database
 
     async def page(
         self,
@@ -131,17 +130,39 @@ class SearchService:
         order: str,
         limit: int,
         bound: Bound = UNBOUNDED,
-    ) -> tuple[Conversation, Page[StoredMessage]]:
+    ) -> tuple[Conversation, Page[StoredMessage], int | None]:
         """Return messages between two seqs, both exclusive, with all words of a query.
 
-        Raises NotFound, or ValidationError at `/query/q` for an invalid query.
+        The last is the seq through which they were searched, None for the whole log. Raises
+        NotFound, or ValidationError at `/query/q` for an invalid query.
         """
-        terms = query_terms(query)
-        conversation = await self._indexed(tenant_id, conversation_id)
-        seqs, step = (after_seq, before_seq), 1 if order == "asc" else -1
-        places = await self._places(terms, [conversation_id], seqs, step, limit + 1)
-        found = await self._messages(places, limit, bound)
-        return conversation, Page((message for _, message in found), has_more=found.has_more)
+        terms, step = query_terms(query), 1 if order == "asc" else -1
+        conversation, past, later = await self._later(tenant_id, conversation_id)
+        seqs = (after_seq, min(before_seq, past))
+        places, is_cut = await self._places(terms, [conversation_id], seqs, step, limit + 1)
+        seqs = (max(after_seq, past - 1), before_seq)
+        others = await asyncio.to_thread(
+            _places_in, later[::step], terms, conversation_id, seqs, step
+        )
+        if step < 0:
+            places = others + places
+        elif not is_cut:
+            places += others
+        wanted = [seq for _, seq in places[:limit]]
+        async with self._database.session() as opened:
+            found = await messages_of(opened.session, conversation_id, wanted, limit, bound)
+        has_more = bool(found) and (found.has_more or is_cut or len(places) > limit)
+        messages = Page((item.message for item in found), has_more=has_more)
+        return conversation, messages, _reached(conversation, later)
+
+    async def _later(
+        self, tenant_id: str, conversation_id: str
+    ) -> tuple[Conversation, int, list[Block]]:
+        """Return a conversation with its messages that are not indexed; raises NotFound."""
+        async with self._database.session() as session:
+            conversation = await session.conversations.get(tenant_id, conversation_id)
+            head_seq = conversation.state.head_seq
+            return conversation, *await later_blocks(session.session, conversation_id, head_seq)
 
     async def page_of_all(
         self,
@@ -150,13 +171,12 @@ class SearchService:
         agent_id: str | None,
         after: SearchPlace | None,
         limit: int,
-    ) -> tuple[list[Hit], SearchPlace | None]:
-        """Return messages of all conversations with all words, and where the page ends.
+    ) -> Hits:
+        """Return messages of all conversations with all words, maybe fewer than `limit`.
 
-        It may have fewer than `limit`; the end of the last page is None. Raises ValidationError at
-        `/query/q` for an invalid query.
+        Raises ValidationError at `/query/q` for an invalid query.
         """
-        terms, places = query_terms(query), list[tuple[str, int]]()
+        terms, places, is_cut = query_terms(query), _Places(), False
         created: dict[str, datetime] = {}
         before, last_id, before_seq = None, "", _ANY
         if after is not None:
@@ -165,24 +185,37 @@ class SearchService:
             before = at, str(UUID(int=UUID(last_id).int + (before_seq > 1)))
         for _ in range(0, MAX_CONVERSATIONS, _CONVERSATIONS_READ):
             async with self._database.session() as session:
-                listed, list_end = await session.conversation_list.places(
+                listed = await session.conversation_list.places(
                     tenant_id, ConversationFilter(agent_id=agent_id), before, _CONVERSATIONS_READ
                 )
             ids = [conversation_id for _, conversation_id in listed]
             created |= {conversation_id: at for at, conversation_id in listed}
             seqs = (0, before_seq if last_id in ids[:1] else _ANY)
-            places += await self._places(terms, ids, seqs, -1, limit - len(places))
-            before = listed[-1] if listed else list_end
-            if before is None or len(places) == limit:
+            found, is_cut = await self._places(terms, ids, seqs, -1, limit - len(places))
+            places += found
+            before = listed[-1] if len(listed) == _CONVERSATIONS_READ else None
+            if before is None or is_cut:
                 break
-        page = await self._messages(places, limit, Bound(PAGE_BYTES))
-        if page.has_more:
-            places = [(key, message.seq) for key, message in page]
-        end = None if before is None else (*before, 0)
-        if page.has_more or len(places) == limit:
+        hits, room = list[tuple[str, SearchedMessage]](), PAGE_BYTES
+        async with self._database.session() as opened:
+            indexed_before = await opened.session.value(INDEXED_BEFORE, tenant_id=tenant_id)
+            for key, of_one in groupby(places, itemgetter(0)):
+                wanted = [seq for _, seq in of_one]
+                page = await messages_of(opened.session, key, wanted, limit, Bound(room))
+                hits += ((key, item) for item in page)
+                room -= sum(len(item.message.body) for item in page)
+                if page.has_more or room <= 0:
+                    places, is_cut = [(key, item.message.seq) for key, item in hits], True
+                    break
+        end = (*before, 0) if before is not None else None
+        if is_cut:
             key, seq = places[-1]
             end = created[key], key, seq
-        return await asyncio.to_thread(_hits, terms, page), end
+        weights = dict.fromkeys(terms, 1.0)
+        shown = await asyncio.to_thread(
+            lambda: [(key, item.message, excerpt(item.text, weights)) for key, item in hits]
+        )
+        return Hits(shown, end, indexed_before)
 
     async def _places(
         self,
@@ -191,23 +224,18 @@ class SearchService:
         seqs: tuple[int, int],
         step: int,
         limit: int,
-    ) -> list[tuple[str, int]]:
-        """Return where the first messages with all terms are.
+    ) -> tuple[_Places, bool]:
+        """Return where the first messages with all terms are, and whether there may be more.
 
         The seqs, both exclusive, are those of the first conversation.
         """
-        condition, found = " <0> ".join(map(operand, terms)), list[tuple[str, int]]()
-        while conversation_ids:
-            blocks = await self._blocks(conversation_ids, condition, seqs, step, _BLOCKS_READ)
-            first_id = conversation_ids[0]
-            found += await asyncio.to_thread(_places_in, blocks, terms, first_id, seqs, step)
-            if len(found) >= limit or len(blocks) < _BLOCKS_READ:
-                break
-            key, first_seq, sizes, _ = blocks[-1]
-            conversation_ids = conversation_ids[conversation_ids.index(key) :]
-            last_seq = first_seq + len(sizes) - 1
-            seqs = (last_seq, seqs[1]) if step > 0 else (seqs[0], first_seq)
-        return found[:limit]
+        if not conversation_ids:
+            return [], False
+        condition, most = " <0> ".join(map(operand, terms)), min(limit + 2, _MAX_PAGE_BLOCKS)
+        blocks = await self._blocks(conversation_ids, condition, seqs, step, most)
+        first_id = conversation_ids[0]
+        found = await asyncio.to_thread(_places_in, blocks, terms, first_id, seqs, step)
+        return found[:limit], len(found) >= limit or len(blocks) == most
 
     async def _blocks(
         self,
@@ -229,75 +257,70 @@ class SearchService:
                 step=step,
                 limit=limit,
             )
-        return [(str(row["conversation_id"]), *row[1:]) for row in rows]
-
-    async def _messages(
-        self, places: Sequence[tuple[str, int]], limit: int, bound: Bound
-    ) -> Page[tuple[str, StoredMessage]]:
-        """Return the first of the messages at these places, as many as the bound allows."""
-        if not places:
-            return Page()
-        ids, seqs = (list(values) for values in zip(*places, strict=True))
-        async with self._database.session() as opened:
-            rows = await opened.session.all(
-                MESSAGES, conversation_ids=ids, seqs=seqs, **limits(limit, bound)
-            )
-        return page_of(rows, lambda row: (str(row["conversation_id"]), stored_message_from(row)))
+        return [Block(str(row["conversation_id"]), *row[1:]) for row in rows]
 
     async def recall(
         self, tenant_id: str, conversation_id: str, question: str, offset: int = 0
     ) -> Recalled:
         """Return the messages that answer a question best; raises NotFound."""
-        conversation = await self._indexed(tenant_id, conversation_id)
-        terms, head_seq = question_terms(question), conversation.state.head_seq
+        conversation, past, later = await self._later(tenant_id, conversation_id)
+        terms, seqs = question_terms(question), (0, past)
         if not terms:
             return Recalled((), NOTHING_RECALLED)
         condition = " | ".join(map(operand, terms))
-        seqs = (0, head_seq + 1)
         blocks = await self._blocks([conversation_id], condition, seqs, 0, MAX_BLOCKS)
-        weights, scores = await asyncio.to_thread(_scores, terms, blocks, head_seq)
-        known = await self._by_seqs(conversation_id, scores, _MAX_RANKED_BYTES)
+        head_seq = conversation.state.head_seq
+        weights, scores = await asyncio.to_thread(_scores, terms, [*blocks, *later], head_seq)
+        known = await self._by_seq(conversation_id, [*scores], AT_ONCE)
         order = await asyncio.to_thread(
             lambda: ranked(question, scores, {seq: item.text for seq, item in known.items()})
         )
         page = order[offset : offset + MAX_RECALLED]
-        around = {seq + step for seq in page for step in (-1, 0, 1)}.difference(known)
-        known |= await self._by_seqs(conversation_id, around, _MAX_BESIDE_BYTES, page)
-        page = [seq for seq in page if seq in known]  # others were deleted meanwhile
+        around = [
+            seq + beside for beside in (0, -1, 1) for seq in page if seq + beside not in known
+        ]
+        known |= await self._by_seq(conversation_id, around, Bound(PAGE_BYTES))
+        page = [*takewhile(known.__contains__, page)]  # others are too large for it, or deleted
         lines = await asyncio.to_thread(lambda: [*_recalled_lines(page, known, weights)])
         next_offset = offset + len(page)
         if not page:
-            past = f"[{len(order)} messages are ranked; offset={offset} is past the last.]"
-            lines.append(past if order else NOTHING_RECALLED)
+            past_last = f"[{len(order)} messages are ranked; offset={offset} is past the last.]"
+            lines.append(past_last if order else NOTHING_RECALLED)
         elif next_offset < len(order):
             shown = f"{offset + 1}-{next_offset} of {len(order)}"
             lines.append(f"[Messages {shown}, the best first. Go on with offset={next_offset}.]")
+        if reached := _reached(conversation, later):
+            lines.append(f"[Messages after #{reached} are found in a minute.]")
         return Recalled(page, "\n".join(lines))
 
-    async def _by_seqs(
-        self, conversation_id: str, seqs: Iterable[int], most: int, whole: Sequence[int] = ()
+    async def _by_seq(
+        self, conversation_id: str, seqs: Sequence[int], bound: Bound
     ) -> dict[int, SearchedMessage]:
-        """Return messages by seq, without those with more bytes that are not in `whole`."""
-        given = {"seqs": list(seqs), "most": most, "whole": whole}
+        """Return the first of these messages, as many as the bound allows."""
         async with self._database.session() as opened:
-            return await searched(opened.session, BY_SEQS, conversation_id, **given)
+            found = await messages_of(opened.session, conversation_id, seqs, len(seqs), bound)
+        return {item.message.seq: item for item in found}
+
+
+def _reached(conversation: Conversation, later: Sequence[Block]) -> int | None:
+    """Return the seq through which a log was searched, None for the whole of it (rule 2)."""
+    past = later[-1].past if later else _ANY
+    return past - 1 if past <= conversation.state.head_seq else None
 
 
 def _places_in(
     blocks: Iterable[Block], terms: Sequence[str], first_id: str, seqs: tuple[int, int], step: int
-) -> list[tuple[str, int]]:
+) -> _Places:
     """Return where the messages with all terms are, in the order of a search."""
     return [
-        (key, seq)
-        for key, first_seq, _, words in blocks
-        for place in sorted(set.intersection(*places_of(terms, words).values()), reverse=step < 0)
-        if seqs[0] < (seq := first_seq + place - 1) < seqs[1] or key != first_id
+        (block.conversation_id, seq)
+        for block in blocks
+        for place in sorted(
+            set.intersection(*places_of(terms, block.words).values()), reverse=step < 0
+        )
+        if seqs[0] < (seq := block.first_seq + place - 1) < seqs[1]
+        or block.conversation_id != first_id
     ]
-
-
-def _hits(terms: Sequence[str], found: Iterable[tuple[str, StoredMessage]]) -> list[Hit]:
-    weights = dict.fromkeys(terms, 1.0)
-    return [(key, message, excerpt(searched_text(message), weights)) for key, message in found]
 
 
 def _scores(
@@ -306,12 +329,12 @@ def _scores(
     """Return the weights of a question's terms, and the scores of the best messages."""
     postings: dict[str, list[int]] = {term: [] for term in terms}
     sizes: dict[int, int] = {}
-    for _, first_seq, block_sizes, words in blocks:
-        sizes |= enumerate(block_sizes, first_seq)
-        for term, places in places_of(terms, words).items():
-            postings[term] += [first_seq + place - 1 for place in places]
-    weights = weights_of(postings, head_seq if len(blocks) < MAX_BLOCKS else len(sizes))
-    return weights, scores_of(postings, weights, sizes, head_seq)
+    for block in blocks:
+        sizes |= enumerate(block.sizes, block.first_seq)
+        for term, places in places_of(terms, block.words).items():
+            postings[term] += [block.first_seq + place - 1 for place in places]
+    count = head_seq if len(blocks) < MAX_BLOCKS else len(sizes)
+    return scores_of(postings, sizes, head_seq, count)
 
 
 def _recalled_lines(

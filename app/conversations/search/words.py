@@ -276,26 +276,18 @@ def _unescaped(text: str) -> str:
     )
 
 
-def weights_of(postings: Mapping[str, Sequence[int]], messages: int) -> dict[str, float]:
-    """Return what each term weighs by the messages that have it, of so many (rule 7)."""
-    counts = {term: min(len(seqs), messages) for term, seqs in postings.items()}
-    return {
-        term: log(1 + (messages - count + 0.5) / (count + 0.5)) for term, count in counts.items()
-    }
-
-
 def scores_of(
-    postings: Mapping[str, Sequence[int]],
-    weights: Mapping[str, float],
-    sizes: Mapping[int, int],
-    head_seq: int,
-) -> dict[int, float]:
-    """Return the scores of the best messages by the seqs that have each term.
+    postings: Mapping[str, Sequence[int]], sizes: Mapping[int, int], head_seq: int, count: int
+) -> tuple[dict[str, float], dict[int, float]]:
+    """Return the weights of terms in `count` messages, and the scores of the best (rule 7).
 
-    `sizes` are the numbers of lexemes of these messages (rule 7).
+    `postings` are the seqs that have each term, and `sizes` the numbers of lexemes of these.
     """
+    weights: dict[str, float] = {}
     scores: dict[int, float] = {}
     for term, seqs in postings.items():
+        having = min(len(seqs), count)
+        weights[term] = log(1 + (count - having + 0.5) / (having + 0.5))
         strongest: dict[int, float] = {}
         for seq in seqs:
             longer = max(1.0, sizes[seq] / _USUAL_LEXEMES)
@@ -306,7 +298,7 @@ def scores_of(
                     strongest[at] = own * share
         for at, value in strongest.items():
             scores[at] = scores.get(at, 0.0) + value
-    return {seq: scores[seq] for seq in _best_first(scores)}
+    return weights, {seq: scores[seq] for seq in _best_first(scores)}
 
 
 def ranked(question: str, scores: Mapping[int, float], texts: Mapping[int, str]) -> list[int]:

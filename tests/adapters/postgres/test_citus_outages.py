@@ -76,7 +76,9 @@ async def workers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator
             " JOIN pg_dist_node USING (nodename, nodeport)",
         )
     }
-    if len(folders) < 2 or not all((folder / "postmaster.pid").exists() for folder in folders.values()):
+    if len(folders) < 2 or not all(
+        (folder / "postmaster.pid").exists() for folder in folders.values()
+    ):
         pytest.skip("the nodes of the cluster are on other machines")
     agent = await client.post("/v1/agents", json={"agent_id": "a", "name": "A", "policy": STATUS})
     assert agent.status_code == 201, agent.text

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
 
-from app.conversations.messages.draft import MAX_ID_CHARS
 from tests.api.compaction.builders import LONG
 from tests.api.talk import (
     append,
@@ -98,19 +96,6 @@ async def test_too_many_pins(client: httpx.AsyncClient) -> None:
     assert all(f"{n} {LONG}" in texts for n in (0, 1, 2, 3))
     assert (await client.delete(f"{path}/messages/m0/pin")).status_code == 200
     assert (await client.put(f"{path}/messages/m4/pin")).status_code == 200
-
-
-ODD = ["a/b", "x/pin", "pin", "ä ö", "a?b#c", "%", "'--", "m" * MAX_ID_CHARS]
-
-
-@pytest.mark.parametrize("odd", ODD)
-async def test_any_message_id_can_be_pinned(client: httpx.AsyncClient, odd: str) -> None:
-    """A message can be pinned by any id that an append accepts [log.atomic-batch]."""
-    path = await new_conversation(client)
-    await append(client, path, user("hi", id=odd), assistant("hello", id="other"))
-    place = f"{path}/messages/{quote(odd, safe='')}/pin"
-    assert (await client.put(place)).json() == {"seqs": [1]}
-    assert (await client.delete(place)).json() == {"seqs": [1]}
 
 
 async def test_concurrent_pins_and_compactions(client: httpx.AsyncClient) -> None:

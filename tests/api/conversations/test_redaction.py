@@ -233,8 +233,8 @@ async def test_a_canary_is_nowhere_afterwards(
         shown = await one.get(f"/v1/snapshots/{summary['snapshot_id']}?download=true")
         assert shown.status_code == 200 and CANARY not in shown.text
         for target in ({}, {"conversation_id": (await new_conversation(one)).split("/")[-1]}):
-            at = f"/v1/snapshots/{summary['snapshot_id']}/restore"
-            restored = await one.post(at, json=target)
+            restore = f"/v1/snapshots/{summary['snapshot_id']}/restore"
+            restored = await one.post(restore, json=target)
             assert restored.status_code == 200, restored.text
     again = await one.post(f"{path}/fork", json={})
     await built(other, f"/v1/conversations/{again.json()['conversation_id']}")

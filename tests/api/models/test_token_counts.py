@@ -16,7 +16,6 @@ from tests.api.talk import append, new_conversation, result, user
 from tests.domain.compaction.strategies_messages import png
 from tests.payload_tokens import payload_tokens
 
-WINDOW = 9_000
 SPACES = '{"a":' + "\n \t" * 20_000 + "1}"
 EDITS = json.dumps([{"path": f"src/{n}.py", "lines": [n, n + 1]} for n in range(300)], indent=4)
 MODELS = {
@@ -58,17 +57,6 @@ async def built(client: httpx.AsyncClient, path: str, format: FormatName) -> dic
     assert texts <= body["budget"]["effective_window"]
     assert body["tokens_used"] >= 0.99 * texts
     return body
-
-
-@pytest.mark.parametrize("format", FormatName)
-async def test_white_space_of_arguments_is_inside_the_window(
-    client: httpx.AsyncClient, format: FormatName
-) -> None:
-    """Arguments that are sent with 20 000 tokens of white space count with them."""
-    body = await built(client, await talked(client, SPACES, WINDOW), format)
-    is_text = format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
-    assert ('"c1"' in json.dumps(body["payload"][ITEMS[format]])) != is_text
-    assert bool(body["compaction"]) == body["summary_used"] == is_text
 
 
 @pytest.mark.parametrize("arguments", [SPACES, EDITS])
@@ -114,14 +102,3 @@ async def test_every_counter_counts_calls(
     body = {"messages": [message], "format": format, "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
     assert 20 < counted["tokens"] < 1_200
-
-
-@pytest.mark.parametrize(("counter", "tokens"), [("bytes_4", 5), ("chars_4", 4), ("chars_2_5", 6)])
-async def test_content_text_counts_by_the_rule_alone(
-    client: httpx.AsyncClient, counter: str, tokens: int
-) -> None:
-    """A rule of thumb adds no overhead to messages that hold text alone. [tokens.counters]"""
-    messages = [user("é" + "a" * 6), user([{"type": "text", "text": "a" * 12}])]
-    body = {"messages": messages, "counter": counter}
-    counted = (await client.post("/v1/tokens/count", json=body)).json()
-    assert counted["tokens"] == tokens

@@ -83,7 +83,7 @@ async def test_a_build_that_fails_does_not_undo_the_append(
     answer = await client.post(f"{path}/context", json=body, headers=KEY)
     problem = assert_problem(answer, 422, "CONTEXT_OVERFLOW")
     assert problem["appended"] == {"first_seq": 1, "last_seq": 3, "head_seq": 3}
-    assert problem["reported"] and problem["largest"][0]["seq"] == 3
+    assert problem["reported"]
     assert len(await log_of(client, path)) == 3
     again = await client.post(f"{path}/context", json=body, headers=KEY)
     assert again.json()["appended"] == problem["appended"]

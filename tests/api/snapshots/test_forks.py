@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.api.talk import append, assert_problem, new_conversation, talk
 
@@ -52,23 +51,6 @@ async def test_optional_fields_of_a_fork(client: httpx.AsyncClient) -> None:
     assert (empty["head_seq"], empty["tokens"], empty["metadata"]) == (0, 0, {"a": 1})
     nested = await fork(client, f"/v1/conversations/{ID}", at_seq=2)
     assert nested["head_seq"] == 2
-
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"at_seq": 3}, "/at_seq"),
-    ({"conversation_id": ".."}, "/conversation_id"),
-    ({"seq": 1}, "/seq"),
-]
-
-
-@pytest.mark.parametrize(("body", "pointer"), WRONG, ids=lambda value: str(value)[:40])
-async def test_invalid_forks_are_refused(
-    client: httpx.AsyncClient, body: dict[str, Any], pointer: str
-) -> None:
-    """Invalid fields are refused with their pointers. [errors.problem-json]"""
-    path = await new_conversation(client)
-    await append(client, path, *talk(2))
-    assert_problem(await client.post(f"{path}/fork", json=body), 422, "VALIDATION_ERROR", pointer)
 
 
 async def test_unknown_sources_and_used_ids_are_refused(client: httpx.AsyncClient) -> None:

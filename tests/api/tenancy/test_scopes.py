@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.cli.api_keys import create
 from app.http.middleware import PUBLIC_PATHS
 from app.main import create_app
 from app.settings import Settings
 from tests.api.http.openapi_document import OPERATIONS
 from tests.api.talk import append, assert_problem, new_conversation, user
 from tests.conftest import execute, started
+from tests.keys import create
 
 READINGS = {
     ("post", "/v1/tokens/count"),

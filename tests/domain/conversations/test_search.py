@@ -28,7 +28,6 @@ from app.conversations.search.words import (
     ranked,
     scores_of,
     text_of,
-    weights_of,
 )
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Reasoning, Role, Text, ToolCall
@@ -248,7 +247,7 @@ def order(question: str, said: dict[int, str]) -> list[int]:
         term: [seq for seq, words in indexed.items() if places_of([term], words)[term]]
         for term in question_terms(question)
     }
-    scores = scores_of(postings, weights_of(postings, 1000), dict.fromkeys(said, 9), 1000)
+    _, scores = scores_of(postings, dict.fromkeys(said, 9), 1000, 1000)
     return ranked(question, scores, {seq: said[seq] for seq in scores if seq in said})
 
 
@@ -281,7 +280,7 @@ def test_a_ranking_is_bounded_and_has_no_strangers(found: list[set[int]]) -> Non
     """Only messages near a match, each once."""
     postings = {str(number): sorted(seqs) for number, seqs in enumerate(found)}
     sizes = dict.fromkeys(set().union(*found), 9)
-    shown = ranked("", scores_of(postings, weights_of(postings, 60), sizes, 60), {})
+    shown = ranked("", scores_of(postings, sizes, 60, 60)[1], {})
     assert len(set(shown)) == len(shown) <= MAX_RANKED
     assert all(any(-3 <= seq - hit <= 4 for hit in sizes) and 0 < seq <= 60 for seq in shown)
 

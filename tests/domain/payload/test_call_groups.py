@@ -228,7 +228,7 @@ def test_only_results_follow_a_call_of_the_provider() -> None:
     wire, items = wire_of(ANTHROPIC, user("hi"), asked, answer, goes_on, user("thanks"))
     assert wire[1]["content"] == asked["content"]
     wire, items = wire_of(ANTHROPIC, user("hi"), asked, answer, user("stop"))
-    assert wire[1]["content"][0] == {"type": "text", "text": '[web_search call: "q"]'}
+    assert wire[1]["content"][0] == {"type": "text", "text": "[server_tool_use: web_search; q]"}
     before = {"role": "assistant", "content": [call, SEARCH]}
     wire, _ = wire_of(ANTHROPIC, user("hi"), before, answer, user("stop"))
     assert wire[1]["content"] == [call]

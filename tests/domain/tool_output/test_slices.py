@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import Chunk, decode_lossy, encode, prefix_size
+from app.blobs.blobs import decode_lossy, encode, prefix_size
 from app.tool_output.slices import LineReader, OutputBytes, OutputLines, byte_slice, bytes_to_fetch
-from tests.domain.tool_output.generated import any_bytes, chunked, cut_up
+from tests.domain.tool_output.generated import any_bytes, cut_up
 
 ENDLESS = 10**9
 
@@ -88,33 +87,6 @@ def test_following_the_slices_shows_every_line_once(blob: bytes, limit: int, mos
         shown.append(lines.text)
         offset = lines.next_offset
     assert "\n".join(shown) == "\n".join(plain_lines(blob, 7))
-
-
-def chunk_of(chunks: list[Chunk], line: int) -> Chunk:
-    """Return the chunk that a line begins in, or after."""
-    return next(chunk for chunk in reversed(chunks) if chunk.newlines < line or not chunk.number)
-
-
-@pytest.mark.parametrize("unit", [b"a line\n", b"\n", b"x" * 65_535 + b"\n", b"y" * 65_536 + b"\n"])
-def test_a_slice_begins_in_the_chunk_of_its_line(unit: bytes) -> None:
-    """Rule 5; from that chunk on the lines are those read from the beginning."""
-    blob = unit * (300_000 // len(unit)) + b"end"
-    chunks = chunked([blob])[1]
-    total = line_count(blob)
-    for offset in {0, 1, 2, 3, total // 2, total - 2, total - 1, total}:
-        first = chunk_of(chunks, offset)
-        reader = LineReader(
-            offset,
-            2,
-            max_line_length=10,
-            max_bytes=ENDLESS,
-            total_lines=total,
-            start=first.start,
-            newlines=first.newlines,
-        )
-        for chunk in chunks[first.number :]:
-            reader.feed(chunk.data or b"")
-        assert reader.finish() == lines_of(blob, offset, 2, max_line_length=10)
 
 
 # --- bytes ----------------------------------------------------------------------------------

@@ -46,9 +46,7 @@ async def conversation_id(database: Database) -> str:
     """The id of a new conversation."""
     made = new_id()
     async with database.session() as session:
-        assert await session.conversations.add(
-            TENANT, made, None, "bytes_4", StoredSettings(), "{}"
-        )
+        assert await session.conversations.add(TENANT, made, None, "bytes_4", StoredSettings())
     return made
 
 

@@ -124,26 +124,3 @@ async def test_no_text_of_sections_is_lost_or_repeated(
     assert heads == seqs
     found = json.loads((await harness.stored(cid)).settings.sections)
     assert {item["name"]: item["content"] for item in found} == sections
-
-
-async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness) -> None:
-    """Its pressure and budget equal those of the next build [budget.levels]."""
-    budget = {"context_window": 1100, "max_output_tokens": 100}
-    cid = await harness.conversation({"budget": budget}, [{"name": "a", "content": "Be kind."}])
-    while True:
-        answer = await harness.append(cid, user("why " * 6), says("so " * 6))
-        build = await harness.build(cid)
-        assert answer.budget is not None
-        if build["compaction"] is not None:
-            break
-        assert answer.budget == build["budget"]
-        assert answer.pressure == build["pressure"]
-        assert answer.notice == build["notice"]
-        assert (answer.next_threshold, answer.tokens_to_next) == (
-            build["next_threshold"],
-            build["tokens_to_next"],
-        )
-    assert answer.pressure in ("compact", "blocked")
-    after = await harness.append(cid, user("why"))
-    assert after.budget is not None
-    assert after.budget.tokens_used == (await harness.build(cid))["tokens_used"]

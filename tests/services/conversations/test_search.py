@@ -26,7 +26,7 @@ POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
 @pytest.fixture
 def service(harness: Harness) -> SearchService:
     """The search of the same process."""
-    return SearchService(harness.database, harness.resolver)
+    return SearchService(harness.database)
 
 
 @pytest_asyncio.fixture
@@ -43,7 +43,7 @@ async def page(service: SearchService, cid: str, query: str, **how: Any) -> list
     """Return the first page of a query's matches, oldest first by default."""
     where: dict[str, Any] = {"after_seq": 0, "before_seq": 2**60, "order": "asc", "limit": 50}
     where |= how
-    _, found = await service.page(TENANT, cid, query, **where)
+    _, found, _ = await service.page(TENANT, cid, query, **where)
     return found
 
 
@@ -129,23 +129,28 @@ async def test_any_message_is_indexed(harness: Harness, service: SearchService) 
     many = " ".join(f"w{number:05}{'я' * 60}" for number in range(17_000))
     texts = ["\x00 \ud800 ok", " " * 100_000, "", "!?", "字" * 5000, many, many, "the end"]
     await harness.append(cid, *(user(text) for text in texts))
-    for query, found in (("ok", [1]), ("end", [8]), ("w16000", [6, 7])):
-        assert await seqs(service, cid, query) == found
+    for _ in ("read from the log", "indexed"):
+        for query, found in (("ok", [1]), ("end", [8]), ("w16000", [6, 7])):
+            assert await seqs(service, cid, query) == found
+        await index.index_all(harness.database, 0)
     assert await indexed(harness, cid) == 8
 
 
 # --- pages ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("already", [1, 13, 29])
 async def test_pages_in_both_orders(
-    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch, already: int
 ) -> None:
-    """Pages of any size have each match once and in order [transcript.pages]."""
-    monkeypatch.setattr(search, "_BLOCKS_READ", 2)
+    """Pages of any size have each match once and in order, indexed or not [transcript.pages]."""
+    monkeypatch.setattr(search, "_MAX_PAGE_BLOCKS", 3)
     monkeypatch.setattr(index, "BLOCK", 5)
     cid = await harness.conversation()
-    kinds = ("odd", "even")
-    await harness.append(cid, *(user(f"{kinds[seq % 2 == 0]} number") for seq in range(1, 31)))
+    messages = [user(f"{('even', 'odd')[seq % 2]} number") for seq in range(1, 31)]
+    await harness.append(cid, *messages[:already])
+    await index.index_all(harness.database, 0)
+    await harness.append(cid, *messages[already:])
     expected = [*range(2, 31, 2)]
     for limit in (1, 4, 15, 40):
         for order in ("asc", "desc"):
@@ -162,28 +167,32 @@ async def test_pages_in_both_orders(
 # --- indexing ---------------------------------------------------------------------------------
 
 
-async def test_appends_do_not_index(
-    harness: Harness, service: SearchService, with_sentence: str
+async def test_the_worker_indexes(
+    harness: Harness, service: SearchService, with_sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker indexes what is old enough, a search the rest. [search.no-append-cost]"""
-    await index.index_all(harness.database)
-    assert await indexed(harness, with_sentence) == 0
-    await index.index_all(harness.database, 0)
+    """It indexes what is old enough. A search reads some later messages, and tells how far.
+
+    [search.no-append-cost]
+    """
+    monkeypatch.setattr(index, "BLOCK", 4)
+    monkeypatch.setattr(index, "LATER_BLOCKS", 2)
+    for seconds, through, found in ((index.INDEX_AFTER_SECONDS, 8, []), (0, None, [9])):
+        await index.index_all(harness.database, seconds)
+        assert await indexed(harness, with_sentence) == len(found) * 50
+        range_: dict[str, Any] = {"after_seq": 0, "before_seq": 99, "order": "asc", "limit": 9}
+        _, page, reached = await service.page(TENANT, with_sentence, "staging", **range_)
+        assert ([message.seq for message in page], reached) == (found, through)
+        note = "[Messages after #8 are found in a minute.]"
+        text = (await service.recall(TENANT, with_sentence, "hello staging")).text
+        assert text.endswith(note) is (through == 8)
+    await harness.append(with_sentence, user("staging again"))
+    assert await seqs(service, with_sentence, "staging") == [9, 51]
     assert await indexed(harness, with_sentence) == 50
-    since = "SELECT unindexed_at FROM heads WHERE conversation_id = $1::uuid"
-    assert await sql(harness, since, with_sentence) is None
-    await harness.append(with_sentence, user("more"))
-    assert await sql(harness, since, with_sentence) is not None
-    await recalled(service, with_sentence, "staging")
-    assert await indexed(harness, with_sentence) == 51
-    assert await sql(harness, since, with_sentence) is None
 
 
-async def test_a_deletion_leaves_no_words(
-    harness: Harness, service: SearchService, with_sentence: str
-) -> None:
+async def test_a_deletion_leaves_no_words(harness: Harness, with_sentence: str) -> None:
     """Words are deleted with their conversation, and none are added later [search.words]."""
-    await seqs(service, with_sentence, "staging")
+    await index.index(harness.database, with_sentence)
     await harness.conversations.remove(TENANT, with_sentence)
     await index.index(harness.database, with_sentence)
     assert await indexed(harness, with_sentence) == 0

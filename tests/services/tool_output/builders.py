@@ -18,7 +18,7 @@ from app.conversations.messages.stored_results import Content, Original, StoredR
 from app.conversations.service import ConversationService
 from app.repositories import Database, Repositories
 from app.tool_output.reading import BlobReader
-from app.tool_output.uploads import BlobCollector, BlobUploads
+from app.tool_output.uploads import BlobUploads
 from tests.services.fakes import (
     SUMMARISER,
     TENANT,
@@ -180,14 +180,8 @@ class Process:
             self.store,
             self.outputs,
             new_id,
-            max_blob_bytes,
-        )
-        self.collector = BlobCollector(
-            self.database,
-            resolver,
-            self.store,
-            self.outputs,
             lambda: self.now,
+            max_blob_bytes,
             HOUR,
         )
 
@@ -221,7 +215,7 @@ class Process:
 
     async def collect(self, cid: str, **how: Any) -> list[str]:
         """Collect, and return the ids of what was taken."""
-        return [blob.id for blob in (await self.collector.collect(TENANT, cid, **how)).blobs]
+        return [ref.id for ref in (await self.uploads.collect(TENANT, cid, **how)).collected]
 
     async def compacted(self, policy: Any = None) -> tuple[str, list[str]]:
         """Return a conversation whose middle is compacted, and the refs of three large results.
