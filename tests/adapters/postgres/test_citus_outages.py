@@ -1,4 +1,4 @@
-"""What a worker node of a Citus cluster that is down or hangs takes with it: its conversations only.
+"""What a node of a Citus cluster that is down or hangs takes with it: its conversations only.
 
 The nodes have to be those of `deploy/citus/cluster.py` on this machine. No other test may use the
 cluster meanwhile.
