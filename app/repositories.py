@@ -16,7 +16,7 @@ from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.database.connections import Repository, Session, Store
-from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
+from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS
 from app.work.repository import JobRepository
 
 FREQUENT = (READ, ADD_EPOCH, APPEND, FIND_KEY, ANY_KEY, FIND_LIMITS)
@@ -52,7 +52,6 @@ class Repositories:
     jobs = _Of(JobRepository)
     usage = _Of(UsageRepository)
     blobs = _Of(BlobRepository)
-    tenants = _Of(TenantRepository)
 
 
 class Database:

@@ -17,6 +17,7 @@ from uuid_utils import uuid7
 
 from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
+from app.common.pages import Page
 from app.compaction.receipts import ReceiptService
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
@@ -333,7 +334,7 @@ class Harness:
         self, conversation_id: str, seq: int, *, turn: bool = False, pinned: bool = True
     ) -> list[int]:
         """Pin the message with this seq."""
-        message_id = (await self._messages(conversation_id))[seq - 1].id
+        message_id = (await self.messages(conversation_id))[seq - 1].id
         return await self.transcripts.pin(
             TENANT, conversation_id, message_id, whole_turn=turn, pinned=pinned
         )
@@ -344,13 +345,12 @@ class Harness:
 
     async def bodies(self, conversation_id: str) -> list[str]:
         """Return the log as it is stored, in order."""
-        return [message.body for message in await self._messages(conversation_id)]
+        return [message.body for message in await self.messages(conversation_id)]
 
-    async def _messages(self, conversation_id: str) -> Sequence[StoredMessage]:
-        _, page = await self.transcripts.page(
-            TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=10_000
-        )
-        return page
+    async def messages(self, conversation_id: str) -> Page[StoredMessage]:
+        """Return the log as transcripts read it."""
+        async with self.database.session() as session:
+            return await session.log.page(conversation_id, 0, 10**9, "asc", 10_000)
 
     async def stored(self, conversation_id: str) -> Conversation:
         """Return the conversation as it is stored."""

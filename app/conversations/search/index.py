@@ -25,7 +25,7 @@ from app.conversations.messages.row import StoredMessage, parse_stored
 from app.conversations.rows import stored_message_from
 from app.conversations.search.words import MAX_LEXEMES, lexemes, text_of
 from app.database.connections import Session, Statement
-from app.database.sql import limits, page_of
+from app.database.sql import equal, insert, limits, page_of
 from app.formats.message import FormatName
 from app.repositories import Database
 
@@ -34,16 +34,17 @@ LATER_BLOCKS: Final = 8
 INDEX_AFTER_SECONDS: Final = 30.0
 AT_ONCE: Final = Bound(1_000_000)
 """The messages that are read at once."""
-_INDEXED_AT_ONCE = 100  # conversations that the worker indexes before it asks again
+_INDEXED_AT_ONCE = 10_000  # conversations
 _log = logging.getLogger(__name__)
+
+_OWN = equal("conversation_id")
 
 # In the order of the seqs, as far as the bytes allow. The tool of a result is in the message before
 # it that has the calls.
 _NAMED = f"""
     SELECT {STORED_COLUMNS}, call_ids, coalesce(late_at, at, created_at) AS said_at,
         array_position(CAST(:seqs AS bigint[]), seq) AS number
-    FROM messages
-    WHERE conversation_id = :conversation_id AND seq = ANY (CAST(:seqs AS bigint[]))
+    FROM messages WHERE {_OWN} AND seq = ANY (CAST(:seqs AS bigint[]))
     ORDER BY number LIMIT :limit
 """
 MESSAGES = Statement(f"""
@@ -51,35 +52,29 @@ MESSAGES = Statement(f"""
     FROM ({bounded_messages(_NAMED, "number", "call_ids", "said_at", "number")}) AS found
     LEFT JOIN LATERAL (
         SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
-        WHERE c.conversation_id = :conversation_id AND c.seq < found.seq
-            AND c.role <> 'tool' AND found.role = 'tool'
+        WHERE c.{_OWN} AND c.seq < found.seq AND c.role <> 'tool' AND found.role = 'tool'
         ORDER BY c.seq DESC LIMIT 1
     ) calling ON true
     ORDER BY number
 """)
-LAST_BLOCK = Statement("""
+LAST_BLOCK = Statement(f"""
     SELECT first_seq, first_seq + cardinality(sizes) AS past FROM message_words
-    WHERE conversation_id = :conversation_id ORDER BY first_seq DESC LIMIT 1
+    WHERE {_OWN} ORDER BY first_seq DESC LIMIT 1
 """)
-LOCK = Statement("""
-    SELECT head_seq FROM heads WHERE conversation_id = :conversation_id FOR KEY SHARE
-""")
-ADD = Statement("""
-    INSERT INTO message_words AS w (conversation_id, first_seq, sizes, words)
-    VALUES (:conversation_id, :first_seq, :sizes, :words)
+LOCK = Statement(f"SELECT head_seq FROM heads WHERE {_OWN} FOR KEY SHARE")
+ADD = Statement(f"""
+    {insert("message_words", "conversation_id", "first_seq", "sizes", "words")}
     ON CONFLICT (conversation_id, first_seq) DO UPDATE
     SET sizes = excluded.sizes, words = excluded.words
-    WHERE cardinality(excluded.sizes) > cardinality(w.sizes)
+    WHERE cardinality(excluded.sizes) > cardinality(message_words.sizes)
 """)
 UNINDEXED = Statement("""
     SELECT conversation_id FROM heads
     WHERE unindexed_at < now() - CAST(:seconds AS float8) * interval '1 second'
     ORDER BY unindexed_at LIMIT :limit
 """)
-SET_INDEXED = Statement("""
-    UPDATE heads SET unindexed_at = NULL
-    WHERE conversation_id = :conversation_id AND head_seq = :head_seq
-        AND unindexed_at IS NOT NULL
+SET_INDEXED = Statement(f"""
+    UPDATE heads SET unindexed_at = NULL WHERE {_OWN} AND head_seq = :head_seq
 """)
 
 
@@ -112,18 +107,14 @@ class SearchedMessage:
     def text(self) -> str:
         """Its texts that a search reads, below each other."""
         parsed = parse_stored(self.message.body.encode(), FormatName(self.message.format))
-        return "\n".join(text_of(parsed, self.tool_name))
+        return text_of(parsed, self.tool_name)
 
 
 async def messages_of(
-    session: Session,
-    conversation_id: str,
-    seqs: Sequence[int],
-    limit: int = BLOCK,
-    bound: Bound = AT_ONCE,
+    session: Session, conversation_id: str, seqs: Sequence[int], bound: Bound = AT_ONCE
 ) -> Page[SearchedMessage]:
     """Return the messages of a conversation with these seqs, in their order."""
-    given = {"conversation_id": conversation_id, "seqs": list(seqs), **limits(limit, bound)}
+    given = {"conversation_id": conversation_id, "seqs": list(seqs), **limits(len(seqs), bound)}
     return page_of(await session.all(MESSAGES, **given), _searched_from)
 
 
@@ -137,21 +128,14 @@ def _searched_from(row: Any) -> SearchedMessage:
 
 async def index_all(database: Database, seconds: float = INDEX_AFTER_SECONDS) -> None:
     """Index the conversations with messages that were not indexed for so long (rule 3)."""
-    while True:
-        async with database.session() as opened:
-            limit = _INDEXED_AT_ONCE
-            rows = await opened.session.all(UNINDEXED, seconds=seconds, limit=limit)
-        failures = 0
-        for row in rows:
-            conversation_id = str(row["conversation_id"])
-            try:
-                await index(database, conversation_id)
-            except Exception as error:
-                data = {"conversation_id": conversation_id, "error": type(error).__name__}
-                _log.warning("search_not_prepared", extra={"data": data})
-                failures += 1
-        if failures or len(rows) < _INDEXED_AT_ONCE:
-            return
+    async with database.session() as opened:
+        rows = await opened.session.all(UNINDEXED, seconds=seconds, limit=_INDEXED_AT_ONCE)
+    for row in rows:
+        try:
+            await index(database, str(row["conversation_id"]))
+        except Exception as error:  # others may be on another server, or have other messages
+            data = {"conversation_id": str(row["conversation_id"]), "error": type(error).__name__}
+            _log.warning("search_not_prepared", extra={"data": data})
 
 
 async def index(database: Database, conversation_id: str) -> None:
@@ -175,14 +159,17 @@ async def index(database: Database, conversation_id: str) -> None:
 
 async def later_blocks(
     session: Session, conversation_id: str, head_seq: int
-) -> tuple[int, list[Block]]:
-    """Return the first seq that is not indexed, and blocks of the messages from there on."""
+) -> tuple[int, list[Block], int | None]:
+    """Return the first seq that is not indexed, and blocks of the messages from there on.
+
+    The last is the seq through which they reach, None for the whole log.
+    """
     _, past = await _last_block(session, conversation_id)
     first_seq, blocks = past, list[Block]()
     while past <= head_seq and len(blocks) < LATER_BLOCKS:
         blocks.append(await _block(session, conversation_id, past))
         past = blocks[-1].past
-    return first_seq, blocks
+    return first_seq, blocks, past - 1 if past <= head_seq else None
 
 
 async def _last_block(session: Session, conversation_id: str) -> tuple[int, int]:
@@ -194,8 +181,7 @@ async def _block(session: Session, conversation_id: str, first_seq: int) -> Bloc
     """Return the block of the messages from a seq on."""
     seqs = range(first_seq, first_seq + BLOCK)
     found = await messages_of(session, conversation_id, seqs)
-    sizes, words = await asyncio.to_thread(_words_of, found)
-    return Block(conversation_id, first_seq, sizes, words)
+    return Block(conversation_id, first_seq, *await asyncio.to_thread(_words_of, found))
 
 
 def _words_of(messages: Sequence[SearchedMessage]) -> tuple[list[int], str]:

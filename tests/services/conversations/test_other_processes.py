@@ -16,6 +16,7 @@ from app.conversations.schemas import AgentPatch, ConversationPatch
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
+from app.tenancy.repository import ADD_MODEL
 from tests.services.fakes import (
     MODEL,
     TENANT,
@@ -107,7 +108,8 @@ async def _agent(other: Harness, cid: str) -> None:
 async def _model(other: Harness, cid: str) -> None:
     entry = {"context_window": 40_000, "max_output_tokens": 1_000}
     async with other.database.session() as session:
-        await session.tenants.set_model(TENANT, MODEL, orjson.dumps(entry).decode())
+        text = orjson.dumps(entry).decode()
+        await session.session.run(ADD_MODEL, tenant_id=TENANT, model=MODEL, entry=text)
 
 
 async def _calibration(other: Harness, cid: str) -> None:

@@ -208,9 +208,7 @@ class Process:
 
     async def transcript(self, cid: str, content: Content = Content.AUTO) -> list[Original]:
         """Return all messages of a transcript."""
-        _, found = await self.harness.transcripts.page(
-            TENANT, cid, after_seq=0, before_seq=10**9, order="asc", limit=1000
-        )
+        found = await self.harness.messages(cid)
         return await self.outputs.originals(cid, found, content)
 
     async def collect(self, cid: str, **how: Any) -> list[str]:
