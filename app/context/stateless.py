@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
 from app.common import json_text, pages
 from app.common.answers import answer
@@ -211,7 +211,7 @@ class CompressionCheck:
 
     needs_compression: bool
     """Over the threshold, with a middle to compress."""
-    tokens: int
+    token_count: int
     """The estimate of the messages."""
 
 
@@ -220,7 +220,7 @@ class CompressionCheck:
 class TokenCount:
     """Tokens by kind."""
 
-    tokens: int
+    token_count: int
     """The sum."""
     messages: int
     """Tokens of the messages."""
@@ -248,13 +248,7 @@ _Price = Annotated[float, Field(ge=0, le=1_000)]
 class ModelEntry(RequestSchema):
     """A model's limits in tokens and prices in USD per token; omitted fields stay as they were."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"context_window": 65536, "max_output_tokens": 8192}],
-            "minProperties": 1,
-            "not": {"additionalProperties": {"type": "null"}},
-        }
-    )
+    model_config = examples({"context_window": 65536, "max_output_tokens": 8192})
 
     context_window: Tokens | None = None
     """Input and output together."""
@@ -282,12 +276,6 @@ class ModelEntry(RequestSchema):
     """Whether OpenAI's explicit cache breakpoints are supported."""
     mid_conversation_system: bool | None = None
     """Whether system text is accepted after the first message."""
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> Self:
-        if not self.model_dump(exclude_none=True):
-            raise ValueError("must have one field or more")
-        return self
 
 
 class ModelPage(Page[ModelInfo]):

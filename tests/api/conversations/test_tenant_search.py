@@ -157,3 +157,13 @@ async def test_a_redaction_removes_the_words_of_its_message(client: httpx.AsyncC
     await client.post(f"{path}/messages/m/redact")
     for query, left in (("zebra", [2]), ("lion", [])):
         assert [seq for _, seq in await search(client, q=query)] == left
+
+
+async def test_a_fork_is_indexed_as_its_source(client: httpx.AsyncClient) -> None:
+    """It is found before the worker has read it."""
+    (source,) = await planted(client, 1)
+    await indexed(client)
+    copy = (await client.post(f"/v1/conversations/{source}/fork", json={})).json()
+    page = (await client.get("/v1/search?q=whale")).json()
+    found = [(hit["conversation_id"], hit["seq"]) for hit in page["data"]]
+    assert found == whales([source, copy["conversation_id"]])

@@ -146,7 +146,7 @@ async def test_without_the_leaf_the_build_is_refused(client: httpx.AsyncClient) 
     path = await new_conversation(client, policy=policy)
     await append(client, path, user("before"), user(OUTPUT, id="big"))
     body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
-    assert body["budget"]["used_tokens"] > body["budget"]["effective_window"]
+    assert body["budget"]["tokens_used"] > body["budget"]["effective_window"]
     changed = {"policy": {"messages": {"offload_oversized": True}}}
     assert (await client.patch(path, json=changed)).status_code == 200
     assert (await built(client, path))["degraded"] == ["messages_shortened"]
