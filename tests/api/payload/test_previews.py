@@ -34,7 +34,7 @@ async def preview(client: httpx.AsyncClient, path: str, **params: Any) -> dict[s
     answer = await client.get(f"{path}/context/preview", params=params)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
-    return body | body["diagnostics"]
+    return {**body, **body["diagnostics"]}
 
 
 @pytest.mark.parametrize("format", PROVIDERS)
