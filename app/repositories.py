@@ -69,9 +69,9 @@ class Database:
         return self._settings_cache.get(tenant_id, conversation_id)
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
-        """Each statement commits by itself."""
-        async with self._store.session() as session:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
+        """Each statement commits by itself; `seconds` is its timeout and the connection's."""
+        async with self._store.session(seconds) as session:
             yield Repositories(session, self._settings_cache)
 
     @asynccontextmanager

@@ -198,7 +198,7 @@ def talk(client: Client | AuthenticatedClient) -> str:
     counted = good(
         count_tokens.sync(client=client, body=TokensRequest(text="It rains.", model="gpt-4o"))
     )
-    tell("tokens", counted.tokens, counted.counter)
+    tell("tokens", counted.token_count, counted.counter)
 
     usage = UsageObject.from_dict({"prompt_tokens": 90, "completion_tokens": 10})
     call = UsageRequest(usage=usage, build_id=chat.build_id)

@@ -168,7 +168,7 @@ async function talk(service: Service): Promise<string> {
   const counted = good(
     await service.POST("/v1/tokens/count", { body: { text: "It rains.", model: "gpt-4o" } }),
   );
-  tell("tokens", counted.tokens, counted.counter);
+  tell("tokens", counted.token_count, counted.counter);
 
   const usage = { prompt_tokens: 90, completion_tokens: 10 };
   const path = { conversation_id };

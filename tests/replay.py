@@ -434,7 +434,7 @@ class Replay:
             "text": build.system_text,
         }
         answer = self.client.send("POST", "/v1/tokens/count", body)
-        tokens = answer.body["tokens"] + MESSAGE_OVERHEAD * bool(build.system_text)
+        tokens = answer.body["token_count"] + MESSAGE_OVERHEAD * bool(build.system_text)
         if tokens != counted:
             tally.miscounted.append(f"{build.place}: {tokens} by /v1/tokens/count, not {counted}")
 

@@ -443,7 +443,7 @@ def tokens_of(process: Process, body: dict[str, Any]) -> int:
         "tools": body.get("tools", []),
         "model": "gpt-5",
     }
-    return int(ask(process, "/tokens/count", counted)["tokens"])
+    return int(ask(process, "/tokens/count", counted)["token_count"])
 
 
 def items_in(body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -163,10 +163,10 @@ def shown(build: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "shown_messages": _shown_messages(build),
         "summaries": [
-            {"summary_range": [item.span.start, item.span.end], "tokens": item.tokens}
+            {"summary_range": [item.span.start, item.span.end], "token_count": item.tokens}
             for item in view.summaries
         ],
-        "stable_through": assembler.seq_of(build.items.stable_items - 1),
+        "stable_through_seq": assembler.seq_of(build.items.stable_items - 1),
         "breakpoint_seqs": [
             assembler.seq_of(place.index - system_items)
             for place in body["breakpoints"]
@@ -197,7 +197,7 @@ def _shown_messages(build: RecordedBuild) -> list[dict[str, Any]]:
         {
             "seq": item.seq,
             "role": item.role,
-            "tokens": costs.get(item.seq, there.tokens),
+            "token_count": costs.get(item.seq, there.tokens),
             "state": state_of(item),
             "pinned": item.seq in pins,
         }

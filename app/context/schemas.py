@@ -345,7 +345,7 @@ class PreviewedMessage(ResponseSchema):
     """Its seq."""
     role: Role
     """Its role."""
-    tokens: int
+    token_count: int
     """Its tokens there, before calibration; a cleared result has at most 80."""
     state: Literal["verbatim", "preview", "shortened", "cleared"]
     """`preview`: the beginning and end of a large result; `shortened`: those of an oversized
@@ -359,7 +359,7 @@ class SummaryPlace(ResponseSchema):
 
     summary_range: list[int]
     """Seqs it stands for, the end excluded."""
-    tokens: int
+    token_count: int
     """Tokens of the message that shows it."""
 
 
@@ -374,7 +374,7 @@ class PreviewedContext(MeasuredPayload):
     """The newest 1,000 messages that the payload shows, in order."""
     summaries: list[SummaryPlace]
     """The summaries that the payload shows."""
-    stable_through: int | None
+    stable_through_seq: int | None
     """The newest message whose items would not change; null without any."""
     breakpoint_seqs: list[int | None]
     """The last message of the item of each breakpoint; null where that is a summary."""

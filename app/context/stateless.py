@@ -211,7 +211,7 @@ class CompressionCheck:
 
     needs_compression: bool
     """Over the threshold, with a middle to compress."""
-    tokens: int
+    token_count: int
     """The estimate of the messages."""
 
 
@@ -220,7 +220,7 @@ class CompressionCheck:
 class TokenCount:
     """Tokens by kind."""
 
-    tokens: int
+    token_count: int
     """The sum."""
     messages: int
     """Tokens of the messages."""

@@ -139,7 +139,7 @@ class BlobReader:
             limit,
             max_line_length=policy.max_line_length,
             max_bytes=policy.max_message_bytes,
-            total_lines=source.blob.line_count,
+            line_count=source.blob.line_count,
             start=number * CHUNK_BYTES,
             newlines=newlines,
         )

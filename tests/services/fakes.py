@@ -145,9 +145,9 @@ class WatchedDatabase(Database):
         return self._store
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
         """Open a session and remember it for this task."""
-        async with super().session() as session:
+        async with super().session(seconds) as session:
             with _counted():
                 yield session
 

@@ -127,7 +127,7 @@ type Item = { message: ShownMessage } | { from: number; to: number; state: strin
 function gaps(preview: Preview, from: number, to: number): Item[] {
   const items: Item[] = [];
   let at = from;
-  for (const { summary_range: [start = 0, end = 0], tokens } of preview.summaries) {
+  for (const { summary_range: [start = 0, end = 0], token_count: tokens } of preview.summaries) {
     const [first, past] = [Math.max(start, at), Math.min(end, to)];
     if (first >= past) continue;
     if (first > at) items.push({ from: at, to: first, state: "not shown" });
@@ -157,7 +157,7 @@ function useKind(id: string, shown: ShownMessage | undefined): string {
 
 function Large({ id, message, window }: { id: string; message: ShownMessage; window: number }): JSX.Element {
   const kind = useKind(id, message);
-  return <p class="warn">Message {message.seq}, {kind}, takes {count(message.tokens)} tokens, {percent((100 * message.tokens) / window)} of the window. <a href={toConversation(id, "messages", { seq: String(message.seq) })}>Open it</a></p>;
+  return <p class="warn">Message {message.seq}, {kind}, takes {count(message.token_count)} tokens, {percent((100 * message.token_count) / window)} of the window. <a href={toConversation(id, "messages", { seq: String(message.seq) })}>Open it</a></p>;
 }
 
 function Cells({ conversation, preview }: { conversation: Conversation; preview: Preview }): JSX.Element {
@@ -176,7 +176,7 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
     if (skipped > 0) {
       // Of what is before, only the summaries are drawn.
       next = first;
-      for (const { summary_range: [from = 0, to = 0], tokens } of preview.summaries) if (to <= first) result.push({ from, to, state: "summarised", tokens });
+      for (const { summary_range: [from = 0, to = 0], token_count: tokens } of preview.summaries) if (to <= first) result.push({ from, to, state: "summarised", tokens });
     }
     for (const message of messages) {
       if (message.seq > next) result.push(...gaps(preview, next, message.seq));
@@ -186,14 +186,14 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
     if (next <= head) result.push(...gaps(preview, next, head + 1));
     return result;
   }, [preview]);
-  const total = messages.reduce((sum, message) => sum + message.tokens, 0);
-  const stable = preview.stable_through ?? 0;
-  const stableTokens = messages.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.tokens, 0);
+  const total = messages.reduce((sum, message) => sum + message.token_count, 0);
+  const stable = preview.stable_through_seq ?? 0;
+  const stableTokens = messages.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.token_count, 0);
   const prefix = preview.budget.system_prompt + preview.budget.skill_prompts + preview.budget.tool_descriptions + preview.budget.summary + stableTokens;
   const breakpoints = new Set(preview.breakpoint_seqs);
-  const [largest] = messages.toSorted((a, b) => b.tokens - a.tokens);
+  const [largest] = messages.toSorted((a, b) => b.token_count - a.token_count);
   // One scale for all cells: the largest message takes a row at most.
-  const row = Math.max(total / 7, ...messages.map((message) => message.tokens), 1);
+  const row = Math.max(total / 7, ...messages.map((message) => message.token_count), 1);
   const widthOf = (tokens: number): string => `max(8px, ${(99.5 * tokens) / row}%)`;
   const move = (event: KeyboardEvent): void => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -214,14 +214,14 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
         <li><i class="swatch tool cleared" />cleared</li><li><i class="swatch tool preview" />preview of a large result</li><li><i class="swatch hidden" />not in the payload</li>
         <li><i class="swatch pin" />pinned</li><li><i class="swatch stable" />stable prefix</li><li><i class="swatch break" />cache breakpoint</li>
       </ul>
-      {largest && largest.tokens > preview.budget.effective_window / 4 && <Large id={id} message={largest} window={preview.budget.effective_window} />}
+      {largest && largest.token_count > preview.budget.effective_window / 4 && <Large id={id} message={largest} window={preview.budget.effective_window} />}
       {skipped > 0 && <p class="hint">{plural(skipped, "earlier message")} that the payload also shows are not drawn. <a href={toConversation(id, "messages")}>Read them</a></p>}
       <div class="cells" ref={list} onKeyDown={move}>
         {items.map((item, index) => "message" in item ? (
           <a key={item.message.seq} class={`cell ${item.message.role} ${item.message.state}${item.message.pinned ? " pinned" : ""}${item.message.seq <= stable ? " stable" : ""}${breakpoints.has(item.message.seq) ? " breakpoint" : ""}`}
-            style={{ width: widthOf(item.message.tokens) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
+            style={{ width: widthOf(item.message.token_count) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
             href={toConversation(id, "messages", { seq: String(item.message.seq) })}
-            aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.tokens} tokens, ${item.message.state}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
+            aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.token_count} tokens, ${item.message.state}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
             onMouseEnter={() => setPeeked(item.message)} onFocus={() => setPeeked(item.message)} />
         ) : (
           <a key={`gap${item.from}`} class={`gap ${item.state === "summarised" ? "summarised" : ""}`} href={item.state === "summarised" ? toConversation(id, "compactions") : toConversation(id, "messages", { seq: String(item.from) })}>
@@ -232,7 +232,7 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
       <div class="peek" aria-live="polite">
         {peeked ? (
           <>
-            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={peeked.state}>{peeked.state}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kind} · `}{plural(peeked.tokens, "token")}{text && ` · turn ${text.turn} · ${time(text.created_at)}`}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
+            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={peeked.state}>{peeked.state}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kind} · `}{plural(peeked.token_count, "token")}{text && ` · turn ${text.turn} · ${time(text.created_at)}`}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
             <p class="text">{text ? lineOf(text, 700) : "…"}</p>
           </>
         ) : <p class="muted">Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</p>}

@@ -90,10 +90,10 @@ async def test_strategies(client: httpx.AsyncClient) -> None:
     found = {item.pop("name"): item for item in body["data"]}
     by_share = {"tree_summary", "retain_summary", "chain"}
     assert set(found) == by_share | {"sandwich", "sliding_window", "full_history", "provider"}
-    assert {found[name]["trigger"] for name in by_share} == {0.8}
+    assert {found[name]["due_at"] for name in by_share} == {0.8}
     sandwich = found["sandwich"]
     assert (sandwich["preserve_top"], sandwich["preserve_bottom"]) == (5, 5)
-    assert (sandwich["trigger"], sandwich["is_default"]) == (0.75, True)
+    assert (sandwich["due_at"], sandwich["is_default"]) == (0.75, True)
     assert found["sliding_window"]["preserve_bottom"] == 20
     assert found["full_history"]["preserve_top"] is None
     assert all(item["description"].endswith(".") for item in found.values())

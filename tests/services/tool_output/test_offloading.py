@@ -75,7 +75,7 @@ async def test_results_stay_inline_while_the_store_is_unavailable(
     assert ref is not None and (ref.id, ref.byte_size) == ("m", 2 * len(LARGE))
     assert await process.read(cid, ref.id) == (LARGE * 2).encode()
     lines = await process.blobs.read_lines(TENANT, cid, ref.id, 3999, 10)
-    assert (lines.text, lines.total_lines) == ("  4000\tline", 4000)
+    assert (lines.text, lines.line_count) == ("  4000\tline", 4000)
     shown = (await process.transcript(cid, Content.VIEW))[-1]
     assert (shown.raw_message["content"], shown.is_truncated) == (LARGE * 2, False)
     assert isinstance(await refused(process.read(cid, earlier.id)), ServiceUnavailable)
