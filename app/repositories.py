@@ -17,9 +17,9 @@ from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.database.connections import Repository, Session, Store
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS
-from app.work.repository import JobRepository
+from app.work.repository import TAKE_LEASE, JobRepository
 
-FREQUENT = (READ, ADD_EPOCH, APPEND, FIND_KEY, ANY_KEY, FIND_LIMITS)
+FREQUENT = (READ, ADD_EPOCH, APPEND, TAKE_LEASE, FIND_KEY, ANY_KEY, FIND_LIMITS)
 """The statements of builds, appends and their callers, which do nothing without values."""
 
 
