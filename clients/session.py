@@ -187,7 +187,11 @@ def talk(client: Client | AuthenticatedClient) -> str:
     tell("openai_chat", [item["role"] for item in chat.payload["messages"]], chat.pressure)
     claude = ContextRequest(format_="anthropic", model="claude-3-5-sonnet")
     other = build(client, conversation_id, claude)
-    tell("anthropic", [item["role"] for item in other.payload["messages"]], other.budget.total)
+    tell(
+        "anthropic",
+        [item["role"] for item in other.payload["messages"]],
+        other.diagnostics.budget.total,
+    )
 
     reply = MessageObject.from_dict({"role": "assistant", "content": "It rains, 8 degrees."})
     known = Known(epoch=chat.epoch, through_seq=chat.through_seq, build_id=chat.build_id)

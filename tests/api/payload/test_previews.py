@@ -30,11 +30,11 @@ SHARED = (
 
 
 async def preview(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
-    """Return a preview."""
+    """Return a preview, its diagnostics beside the rest."""
     answer = await client.get(f"{path}/context/preview", params=params)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
-    return body
+    return {**body, **body["diagnostics"]}
 
 
 @pytest.mark.parametrize("format", PROVIDERS)
@@ -47,6 +47,7 @@ async def test_a_preview_is_the_next_build(client: httpx.AsyncClient, format: st
         await append(client, path, *messages)
         previewed = await preview(client, path, **asked)
         built = (await client.post(f"{path}/context", json=asked)).json()
+        built |= built["diagnostics"]
         assert {name: previewed[name] for name in SHARED} == {name: built[name] for name in SHARED}
         assert previewed["shown_ranges"] == [[1, built["through_seq"] + 1]]
         assert previewed["stable_through_seq"] <= built["through_seq"]

@@ -208,7 +208,7 @@ def judge(answer: dict[str, Any], payload: dict[str, Any]) -> None:
     sent = payload_tokens(payload)
     sent += IMAGE * orjson.dumps(payload).count(IMAGE_DATA.encode())
     assert answer["tokens_used"] >= LEAST * sent, f"{answer['tokens_used']} said, {sent} sent"
-    assert sent <= answer["budget"]["effective_window"]
+    assert sent <= answer["diagnostics"]["budget"]["effective_window"]
 
 
 @settings(
