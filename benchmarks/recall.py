@@ -24,6 +24,7 @@ from app.composition import Services, new_id
 from app.conversations.conversation import StoredSettings
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
+from app.conversations.search.index import index_all
 from app.database.migrate import migrate
 from app.settings import Settings
 from benchmarks.dialogues import FOLDER, TUNING, Asked, Dialogue, made, recorded
@@ -121,6 +122,7 @@ async def _appended(parts: Services, messages: Sequence[dict[str, object]]) -> s
     )
     for start in range(0, len(messages), BATCH):
         await appending.append(TENANT, made_id, Append(list(messages[start : start + BATCH])))
+    await index_all(parts.database, 0)
     return made_id
 
 

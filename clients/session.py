@@ -187,7 +187,11 @@ def talk(client: Client | AuthenticatedClient) -> str:
     tell("openai_chat", [item["role"] for item in chat.payload["messages"]], chat.pressure)
     claude = ContextRequest(format_="anthropic", model="claude-3-5-sonnet")
     other = build(client, conversation_id, claude)
-    tell("anthropic", [item["role"] for item in other.payload["messages"]], other.budget.total)
+    tell(
+        "anthropic",
+        [item["role"] for item in other.payload["messages"]],
+        other.diagnostics.budget.total,
+    )
 
     reply = MessageObject.from_dict({"role": "assistant", "content": "It rains, 8 degrees."})
     known = Known(epoch=chat.epoch, through_seq=chat.through_seq, build_id=chat.build_id)
@@ -198,7 +202,7 @@ def talk(client: Client | AuthenticatedClient) -> str:
     counted = good(
         count_tokens.sync(client=client, body=TokensRequest(text="It rains.", model="gpt-4o"))
     )
-    tell("tokens", counted.tokens, counted.counter)
+    tell("tokens", counted.token_count, counted.counter)
 
     usage = UsageObject.from_dict({"prompt_tokens": 90, "completion_tokens": 10})
     call = UsageRequest(usage=usage, build_id=chat.build_id)

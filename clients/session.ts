@@ -156,7 +156,7 @@ async function talk(service: Service): Promise<string> {
   tell("openai_chat", items(chat.payload).map((item) => item["role"]), chat.pressure);
   const claude = { format: "anthropic", model: "claude-3-5-sonnet" } as const;
   const other = await build(service, conversation_id, claude);
-  tell("anthropic", items(other.payload).map((item) => item["role"]), other.budget.total);
+  tell("anthropic", items(other.payload).map((item) => item["role"]), other.diagnostics.budget.total);
 
   const { epoch, through_seq, build_id } = chat;
   const delta = await build(service, conversation_id, {
@@ -168,7 +168,7 @@ async function talk(service: Service): Promise<string> {
   const counted = good(
     await service.POST("/v1/tokens/count", { body: { text: "It rains.", model: "gpt-4o" } }),
   );
-  tell("tokens", counted.tokens, counted.counter);
+  tell("tokens", counted.token_count, counted.counter);
 
   const usage = { prompt_tokens: 90, completion_tokens: 10 };
   const path = { conversation_id };

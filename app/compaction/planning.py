@@ -132,7 +132,7 @@ class CompactionInput:
         if self.active is None or self.active.strategy != strategy:
             return False
         is_own = self.active.trigger in (Trigger.BACKGROUND, Trigger.PROACTIVE, Trigger.FORCED)
-        return is_own and self.messages_in(self.view) <= self.active.after_msg_count
+        return is_own and self.messages_in(self.view) <= self.active.after_messages
 
 
 # --- plans ----------------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ class MadeSummary(ResponseSchema):
     """1: of messages; higher: of summaries one level below."""
     text: str
     """Its text."""
-    tokens: int
+    token_count: int
     """Tokens of the message that shows it."""
-    sources: list[tuple[int, int]]
+    source_ranges: list[tuple[int, int]]
     """The ranges that it was made from."""
     sections: tuple[SectionCount, ...]
     """What became of the statements of each section; empty for a model's summary."""
@@ -56,7 +56,8 @@ class MadeSummary(ResponseSchema):
         return cls.of(
             summary,
             summary_range=(summary.span.start, summary.span.end),
-            sources=[(span.start, span.end) for span in summary.sources],
+            token_count=summary.tokens,
+            source_ranges=[(span.start, span.end) for span in summary.sources],
             unlisted=summary.unlisted or None,
         )
 
@@ -77,9 +78,9 @@ class Receipt(CompactionFacts):
     """Why it ran."""
     hidden_range: tuple[int, int]
     """Seqs that it hides, the end excluded; their messages can be read in full."""
-    kept: Sequence[int]
+    kept_seqs: Sequence[int]
     """Seqs in the range that stay verbatim."""
-    cleared_through: int
+    cleared_through_seq: int
     """Tool results up to this seq are placeholders; 0 for none."""
     summary: str | None
     """The text that stands for the range; null without one."""
@@ -106,8 +107,8 @@ class Receipt(CompactionFacts):
         return cls(
             status="undone" if receipt.undone_at is not None else status,
             hidden_range=(receipt.hidden_span.start, receipt.hidden_span.end),
-            kept=view.unhidden_seqs,
-            cleared_through=view.results_cleared_through,
+            kept_seqs=view.unhidden_seqs,
+            cleared_through_seq=view.results_cleared_through,
             summary=receipt.summary,
             retain=view.retain,
             note=view.note,

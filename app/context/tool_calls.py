@@ -125,7 +125,7 @@ class ToolCallService:
             return f"[Nothing was compacted: {done.reason}.]"
         return (
             f"[Compacted: {done.before_tokens:,} tokens became {done.after_tokens:,},"
-            f" {done.before_msg_count:,} messages became {done.after_msg_count:,}.]"
+            f" {done.before_messages:,} messages became {done.after_messages:,}.]"
         )
 
     async def _read(self, name: str, where: tuple[str, str, str], arguments: dict[str, Any]) -> str:
@@ -134,18 +134,18 @@ class ToolCallService:
         if name == READ_LINES:
             lines = await self._blobs.read_lines(*where, **arguments)
             unit, text, next_offset = "lines", lines.text, lines.next_offset
-            first, count, total = lines.first_line, lines.line_count, lines.total_lines
+            offset, total, first = lines.offset, lines.line_count, lines.offset + 1
         else:
             slice_ = await self._blobs.read_bytes(*where, **arguments)
             unit, text, next_offset = "bytes", slice_.text, slice_.next_offset
-            first, count, total = slice_.offset, slice_.byte_count, slice_.total_bytes
-        if not count:
-            offset = arguments["offset"]
+            offset, total, first = slice_.offset, slice_.byte_size, slice_.offset
+        end = total if next_offset is None else next_offset
+        if end <= offset:
             past = f"[The output has {total:,} {unit}; offset={offset} is past its end.]"
             return past if total else "[The output is empty.]"
         note = "[End of output.]"
         if next_offset is not None:
-            shown = f"{unit.capitalize()} {first}-{first + count - 1} of {total:,}."
+            shown = f"{unit.capitalize()} {first}-{first + end - offset - 1} of {total:,}."
             note = f"[{shown} Go on with offset={next_offset}.]"
         return f"{text}{note}" if text.endswith("\n") else f"{text}\n{note}"
 

@@ -345,8 +345,8 @@ class ProviderCompactions:
             hidden_messages=visible.hidden_messages,
             before_tokens=await self._tokens(conversation),
             after_tokens=await self._tokens(replace(conversation, state=after)),
-            before_msg_count=state.shown_messages + len(before.summary_texts()),
-            after_msg_count=after.shown_messages,
+            before_messages=state.shown_messages + len(before.summary_texts()),
+            after_messages=after.shown_messages,
         )
         version = state.view_version
         stored = await store_compaction(

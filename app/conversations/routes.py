@@ -284,9 +284,9 @@ def _item(resource: Agent | Conversation) -> dict[str, Any]:
     return listed | {
         "conversation_id": resource.public_id,
         "head_seq": state.head_seq,
-        "turns": state.turns,
+        "turn_count": state.turns,
         "message_count": state.head_seq,
-        "tokens": state.tokens,
+        "token_count": state.tokens,
         "last_message_at": resource.last_message_at,
         "expires_at": resource.expires_at,
     }

@@ -10,7 +10,7 @@ each message is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -121,7 +121,7 @@ def view_after(
     after = replace(
         view,
         spans=spans,
-        summaries=tuple(_inside(summaries, hidden_by(spans, view.window))),
+        summaries=_inside(summaries, hidden_by(spans, view.window)),
         retain=retain,
         results_cleared_through=through,
     )
@@ -221,14 +221,10 @@ def lacks_summary(view: View) -> bool:
     return view.summarised is None or view.summarised.end < item.seq
 
 
-def _inside(summaries: Iterable[Summary], hidden: Span | None) -> Iterator[Summary]:
-    """Yield the summaries, cut to the hidden range: messages shown at its edges need none."""
-    for summary in summaries:
-        start, end = summary.span.start, summary.span.end
-        if hidden is not None:
-            start, end = max(start, hidden.start), min(end, hidden.end)
-            if start < end:
-                yield replace(summary, span=Span(start, end))
+def _inside(summaries: Iterable[Summary], hidden: Span | None) -> tuple[Summary, ...]:
+    """Return the summaries, cut to the hidden range: messages shown at its edges need none."""
+    cut = ((each, overlap((each.span,), (hidden,) if hidden else ())) for each in summaries)
+    return tuple(replace(each, span=spans[0]) for each, spans in cut if spans)
 
 
 def with_omission_note(view: View, unsummarised: int = 0) -> View:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.blobs.stored_output import stored_output_from
@@ -160,15 +160,13 @@ ADD_CLEARED = Statement("""
 """)
 
 
+@dataclass(eq=False, repr=False)
 class ActiveWindows:
     """Moves active windows, and puts restored messages back into them."""
 
-    def __init__(
-        self, database: Database, resolver: SettingsResolver, now: Callable[[], datetime]
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self.now = now
+    _database: Database
+    _resolver: SettingsResolver
+    now: Callable[[], datetime]
 
     async def updated(self, tenant_id: str, conversation: Conversation) -> Conversation:
         """Return the conversation with an up-to-date window; raises NotFound."""
@@ -216,15 +214,10 @@ class ActiveWindows:
         now = time_after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
-        ends = await session.session.all(
-            FIND_ENDS,
-            conversation_id=conversation_id,
-            head_seq=head_seq,
-            ends=[span.end for span in stored],
-        )
-        whole_groups = [
-            Span(span.start, row["past"]) for span, row in zip(stored, ends, strict=True)
-        ]
+        where = {"conversation_id": conversation_id, "head_seq": head_seq}
+        ends = await session.session.all(FIND_ENDS, ends=[span.end for span in stored], **where)
+        pairs = zip(stored, ends, strict=True)
+        whole_groups = [Span(span.start, row["past"]) for span, row in pairs]
         new_window = window.with_restored(whole_groups, now)
         if new_window == window:
             return conversation

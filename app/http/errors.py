@@ -115,12 +115,12 @@ def install(app: FastAPI) -> None:
         if error.status_code == HTTPStatus.NOT_FOUND:
             detail = "Unknown path; see /docs"
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            paths = [
-                route
-                for route in app.routes
-                if isinstance(route, Route) and route.path_regex.match(request.scope["path"])
-            ]
-            methods = {method for route in paths for method in route.methods or ()}
+            path = request.scope["path"]
+            routes = [r for r in app.routes if isinstance(r, Route) and r.path_regex.match(path)]
+            # Of several templates the one with the fewest parameters is meant.
+            near = min(routes, key=lambda r: (r.path.count("{"), -len(r.path)), default=None)
+            of_path = (r.methods or () for r in routes if near is not None and r.path == near.path)
+            methods = set().union(*of_path)
             headers["Allow"] = ", ".join(sorted(methods))
             detail = f"The path does not allow {request.method}"
         code = _HTTP_CODES.get(error.status_code, ValidationError.code)

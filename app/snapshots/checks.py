@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, UnpairedToolResult, ValidationError
 from app.common.json_text import StructureLimits
-from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
+from app.conversations.compaction_receipt import EARLIER_FACTS, FACTS, CompactionFacts, Trigger
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
 from app.conversations.rows import summaries_from, view_from
@@ -164,7 +164,8 @@ class ImportChecker:
             case "blob_piece":
                 fields["data"] = self._blob_piece(line, fields["data"] or "")
             case "compaction":
-                facts = {name: given[name] for name in FACTS if name in given}
+                named = {EARLIER_FACTS.get(name, name): value for name, value in given.items()}
+                facts = {name: named[name] for name in FACTS if name in named}
                 checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))
                 fields["receipt"] = json_text.dumps(checked)
                 self._check_record(line, fields | checked)

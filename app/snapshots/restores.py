@@ -62,7 +62,7 @@ from app.snapshots.copies import (
     with_results_as_text,
 )
 from app.snapshots.schemas import Snapshot, SnapshotFile, SnapshotModel
-from app.snapshots.service import find_snapshot, lock_conversations, store_snapshot
+from app.snapshots.service import FIND, lock_conversations, store_snapshot
 
 MAX_BATCH_BYTES = 16 * 2**20
 """The maximum of text in one append, unless one call group alone has more."""
@@ -295,17 +295,18 @@ class RestoreService:
         sources = await asyncio.to_thread(parse_import, file.messages)
         models = {item.conversation_id: item.model for item in file.models}
         async with self._database.session() as session:
-            if await find_snapshot(session.session, tenant_id, snapshot_id) is not None:
+            own = {"tenant_id": tenant_id, "snapshot_id": snapshot_id}
+            if await session.session.first(FIND, **own) is not None:
                 raise taken
             agent = None
             if file.agent_id is not None:
                 agent = await session.agents.find(tenant_id, file.agent_id)
-        own: dict[str, Any] = {"agent_id": agent.agent_id if agent is not None else None}
+        whose: dict[str, Any] = {"agent_id": agent.agent_id if agent is not None else None}
         parts: dict[str, SnapshotPart] = {}
         created: list[str] = []
         try:
             for id, messages in sources.items():
-                new = ConversationCreate(conversation_id=id, model=models.get(id), **own)
+                new = ConversationCreate(conversation_id=id, model=models.get(id), **whose)
                 parts[id] = await self._add_part(tenant_id, messages, new, created)
             named = {parts[id].public_id: models[id] for id in parts if id in models}
             given = {name: getattr(file, name) for name in Snapshot.__slots__}

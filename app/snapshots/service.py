@@ -62,27 +62,28 @@ ADD = Statement(
         """
 )
 _READ = (*TABLES["snapshots"].without("tenant_id"),)
-_ROWS = f"""
-    SELECT {", ".join(_READ)}
-    FROM snapshots s WHERE s.tenant_id = :tenant_id
-"""
-_PUBLIC_ID = "coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id"
 
 
 def _with_ids(where: str) -> str:
     """Return a query for these snapshots of a tenant, with the ids of their conversations."""
     return f"""
-        WITH page AS MATERIALIZED ({_ROWS} AND {where}), parts AS MATERIALIZED (
-            SELECT p.snapshot_id, c.created_at, c.conversation_id, {_PUBLIC_ID}
+        WITH page AS MATERIALIZED (
+            SELECT {", ".join(_READ)} FROM snapshots s WHERE s.tenant_id = :tenant_id AND {where}
+        ), parts AS MATERIALIZED (
+            SELECT p.snapshot_id, p.spans, c.created_at, c.conversation_id,
+                coalesce(c.own_id, CAST(c.conversation_id AS text)) AS public_id
             FROM snapshot_parts p
             JOIN conversations c ON c.conversation_id = p.conversation_id
             WHERE p.tenant_id = :tenant_id
                 AND p.snapshot_id = ANY (ARRAY(SELECT snapshot_id FROM page))
         )
-        SELECT page.*, ARRAY(
-                SELECT public_id FROM parts
-                WHERE parts.snapshot_id = page.snapshot_id ORDER BY created_at, conversation_id
-            ) AS conversation_ids
+        SELECT page.*, (
+                SELECT CAST(json_agg(
+                    json_build_array(conversation_id, public_id, spans)
+                    ORDER BY parts.created_at, conversation_id
+                ) AS text)
+                FROM parts WHERE parts.snapshot_id = page.snapshot_id
+            ) AS parts
         FROM page
     """
 
@@ -101,20 +102,10 @@ LIST = Statement(
             ORDER BY s.created_at DESC, s.snapshot_id DESC LIMIT :limit
             """
         ),
-        (*_READ, "conversation_ids"),
-        lengths("description", "summary", "models")
-        | {"conversation_ids": "octet_length(CAST(conversation_ids AS text))"},
+        (*_READ, "parts"),
+        lengths("description", "summary", "models", "parts"),
         "created_at DESC, snapshot_id DESC",
     )
-)
-PARTS = Statement(
-    f"""
-        SELECT p.conversation_id, p.spans, {_PUBLIC_ID}
-        FROM snapshot_parts p
-        JOIN conversations c ON c.conversation_id = p.conversation_id
-        WHERE p.tenant_id = :tenant_id AND p.snapshot_id = :snapshot_id
-        ORDER BY c.created_at, c.conversation_id
-        """
 )
 REMOVE = Statement(
     f"""
@@ -229,16 +220,13 @@ class SnapshotService:
 
     async def find(self, tenant_id: str, snapshot_id: str) -> tuple[Snapshot, list[SnapshotPart]]:
         """Return a snapshot and the places of its messages; raises NotFound."""
-        async with self._database.transaction() as session:
-            snapshot = await find_snapshot(session.session, tenant_id, snapshot_id)
-            if snapshot is None:
-                raise no_snapshot(snapshot_id)
-            own = {"tenant_id": tenant_id, "snapshot_id": snapshot_id}
-            rows = await session.session.all(PARTS, **own)
-        edges = ((row, row["spans"]) for row in rows)
-        return snapshot, [
-            SnapshotPart(str(row[0]), row["public_id"], tuple(map(Span, spans[::2], spans[1::2])))
-            for row, spans in edges
+        async with self._database.session() as session:
+            row = await session.session.first(FIND, tenant_id=tenant_id, snapshot_id=snapshot_id)
+        if row is None:
+            raise no_snapshot(snapshot_id)
+        return _snapshot_from(row), [
+            SnapshotPart(key, public_id, tuple(map(Span, edges[::2], edges[1::2])))
+            for key, public_id, edges in json_text.loads(row["parts"] or "[]")
         ]
 
     async def remove(self, tenant_id: str, snapshot_id: str) -> Mapping[str, int]:
@@ -288,15 +276,9 @@ async def store_snapshot(
     return await session.value(ADD, tenant_id=tenant_id, **own) is not None
 
 
-async def find_snapshot(session: Session, tenant_id: str, snapshot_id: str) -> Snapshot | None:
-    """Return a snapshot without its messages, or None."""
-    row = await session.first(FIND, tenant_id=tenant_id, snapshot_id=snapshot_id)
-    return _snapshot_from(row) if row is not None else None
-
-
 def _snapshot_from(row: Any) -> Snapshot:
-    ids: Sequence[str] = row["conversation_ids"]
+    ids = tuple(public_id for _, public_id, _ in json_text.loads(row["parts"] or "[]"))
     # Models of deleted conversations are left out.
     models: dict[str, str] = json_text.loads(row["models"])
     named = tuple(SnapshotModel(each, models[each]) for each in ids if each in models)
-    return read(Snapshot, row, models=named)
+    return read(Snapshot, row, models=named, conversation_ids=ids)

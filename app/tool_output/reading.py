@@ -139,7 +139,7 @@ class BlobReader:
             limit,
             max_line_length=policy.max_line_length,
             max_bytes=policy.max_message_bytes,
-            total_lines=source.blob.line_count,
+            line_count=source.blob.line_count,
             start=number * CHUNK_BYTES,
             newlines=newlines,
         )
@@ -191,10 +191,9 @@ class BlobReader:
             ).tool_output.max_line_length,
         )
         async with self._searches:
-            batches = self._batches(source)
-            async with aclosing(batches), aclosing(_prefetched(batches)) as ready:
-                async for batch in ready:
-                    await asyncio.to_thread(_feed_all, search, batch)
+            async with aclosing(self._batches(source)) as batches:
+                async for batch in batches:
+                    await asyncio.to_thread(search.feed, b"".join(batch))
                     if search.is_done:
                         break
             return await asyncio.to_thread(search.finish)
@@ -239,25 +238,6 @@ async def find_message(
             return page[0]
     page = await session.log.by_ids(conversation_id, [ref])
     return page[0] if page else None
-
-
-async def _prefetched(batches: AsyncGenerator[list[bytes]]) -> AsyncGenerator[list[bytes]]:
-    """Yield batches; the next one is read while the caller works on the current one."""
-    following = asyncio.ensure_future(anext(batches, None))
-    try:
-        while (batch := await following) is not None:
-            following = asyncio.ensure_future(anext(batches, None))
-            yield batch
-    finally:
-        following.cancel()
-        await asyncio.wait([following])
-        # Retrieve the exception of a batch that is not needed, so that asyncio logs none.
-        _ = following.cancelled() or following.exception()
-
-
-def _feed_all(search: Grep, batch: list[bytes]) -> None:
-    for chunk in batch:
-        search.feed(chunk)
 
 
 def _bytes_of(message: StoredMessage) -> bytes:

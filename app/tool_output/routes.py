@@ -17,7 +17,7 @@ from app.common.texts import is_sendable
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.http import cursors
-from app.http.bodies import Json, begun, require_uncoded
+from app.http.bodies import Json, begun, body_bytes_of, require_uncoded
 from app.http.cursors import Page
 from app.http.errors import problem, problems_of
 from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
@@ -156,7 +156,7 @@ async def upload_blob(
             media_type=_media_type(request),
             tool_name=tool_name,
             tool_call_id=tool_call_id,
-            declared_bytes=_declared_bytes(request),
+            declared_bytes=body_bytes_of(request.scope) or 0,
         )
     item = UploadedBlob.of(uploaded.blob, view=uploaded.preview.texts[0])
     location = f"{path_of(public_id_of(request))}/blobs/{uploaded.blob.id}"
@@ -205,11 +205,6 @@ def _media_type(request: Request) -> str:
     if len(media_type) > _MAX_MEDIA_TYPE_CHARS or not _MEDIA_TYPE.fullmatch(media_type):
         raise ValidationError.at("/header/content-type", "must be a media type")
     return media_type
-
-
-def _declared_bytes(request: Request) -> int:
-    declared = request.headers.get("content-length", "")
-    return int(declared) if declared.isdecimal() and len(declared) < 19 else 0
 
 
 @router.get(

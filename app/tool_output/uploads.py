@@ -160,7 +160,7 @@ class BlobUploads:
             if not dry_run:
                 if blobs:
                     await sql.run(COLLECT, **own, refs=[blob.id for blob in blobs])
-                    data = json_text.dumps({"blobs": len(blobs), "byte_size": size})
+                    data = json_text.dumps({"blob_count": len(blobs), "byte_size": size})
                     await session.events.add(conversation_id, EventType.GC, data)
                 for row in uploads:
                     await session.blobs.drop_upload(conversation_id, str(row["content_id"]))

@@ -128,7 +128,7 @@ class _Run:
 
     def _weigh(self, receipt: Mapping[str, Any]) -> None:
         """Compare the summaries with their sources, and what a model was sent with the payload."""
-        seen, kept = self.seen, set(receipt["kept"])
+        seen, kept = self.seen, set(receipt["kept_seqs"])
         seen.sent_tokens += receipt["input_tokens"]
         for summary in receipt["made"]:
             start, end = summary["summary_range"]

@@ -242,8 +242,9 @@ async def list_messages(
     where |= {"limit": limit, "bound": page_bound(request)}
     tenant_id, through = tenant_of(request), None
     if q is None:
-        read = services(request).transcripts.page
-        conversation, page = await read(tenant_id, conversation_id, **where)
+        async with services(request).database.session() as session:
+            conversation = await session.conversations.get(tenant_id, conversation_id)
+            page = await session.log.page(conversation_id, **where)
     else:
         search = services(request).search.page
         conversation, page, through = await search(tenant_id, conversation_id, q, **where)
@@ -329,9 +330,11 @@ async def get_message(
     content: Contents = None,
 ) -> Response:
     """Return one message by its id, as the transcript shows it."""
-    conversation, messages = await services(request).transcripts.one(
-        tenant_of(request), conversation_id, message_id_from(message_id)
-    )
+    async with services(request).database.session() as session:
+        conversation = await session.conversations.get(tenant_of(request), conversation_id)
+        messages = await session.log.by_ids(conversation_id, [message_id_from(message_id)])
+    if not messages:
+        raise NotFound.message(message_id)
     (data,), size = await _shown(request, conversation, messages, content)
     return await long_json(data, size)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import NotFound, ValidationError
-from app.common.pages import UNBOUNDED, Bound, Page
+from app.common.pages import UNBOUNDED, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
 from app.conversations.messages.repository import UNPIN
@@ -70,36 +70,6 @@ class TranscriptService:
     _resolver: SettingsResolver
     _active: ActiveWindows
     _outputs: StoredResults
-
-    async def page(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        *,
-        after_seq: int,
-        before_seq: int,
-        order: str,
-        limit: int,
-        bound: Bound = UNBOUNDED,
-    ) -> tuple[Conversation, Page[StoredMessage]]:
-        """Return messages between two seqs, both exclusive, with their conversation."""
-        async with self._database.session() as session:
-            conversation = await session.conversations.get(tenant_id, conversation_id)
-            page = await session.log.page(
-                conversation_id, after_seq, before_seq, order, limit, bound
-            )
-        return conversation, page
-
-    async def one(
-        self, tenant_id: str, conversation_id: str, message_id: str
-    ) -> tuple[Conversation, Page[StoredMessage]]:
-        """Return one message with its conversation; raises NotFound."""
-        async with self._database.session() as session:
-            conversation = await session.conversations.get(tenant_id, conversation_id)
-            page = await session.log.by_ids(conversation_id, [message_id])
-        if not page:
-            raise NotFound.message(message_id)
-        return conversation, page
 
     async def shown(
         self,

@@ -26,8 +26,8 @@ function Row({ item, agent }: { item: ConversationItem; agent: string | undefine
       </th>
       <td class="use">{usage && (usage.budget === null ? <span class="muted">no window</span> : <Pressure used={usage.budget.tokens_used} window={usage.budget.effective_window} level={usage.pressure} />)}</td>
       <td>{item.agent_id ? <div class="who" title={item.agent_id}>{agent ?? item.agent_id}</div> : <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
-      <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turns, "turn")}</div></td>
-      <td class="num" title={count(item.tokens)}>{compact(item.tokens)}</td>
+      <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turn_count, "turn")}</div></td>
+      <td class="num" title={count(item.token_count)}>{compact(item.token_count)}</td>
       <td class="num">{usage && usd(usage.cost_usd)}{usage && usage.saved_tokens > 0 && <div class="sub">{compact(usage.saved_tokens)} saved</div>}</td>
       <td>{usage?.last_compaction ? <><When iso={usage.last_compaction.created_at} /><div class="sub">{words(usage.last_compaction.trigger)}</div></> : usage && <span class="muted">none</span>}</td>
       <td><When iso={item.last_message_at} /></td>

@@ -23,20 +23,6 @@ async def new_agent(client: httpx.AsyncClient, agent_id: str, **more: Any) -> di
     return made
 
 
-async def test_patch(client: httpx.AsyncClient) -> None:
-    """A PATCH changes what it names and answers the whole agent [policy.null-resets]."""
-    await new_agent(client, "a", model="gpt-4o", policy={"sandwich": {"preserve_top": 1}})
-    patch = {"name": "New", "model": None, "policy": {"sandwich": {"preserve_top": None}}}
-    body = (await client.patch("/v1/agents/a", json=patch)).json()
-    assert (body["name"], body["model"], body["policy_overrides"]) == ("New", None, {})
-    body = (await client.patch("/v1/agents/a", json={"name": None})).json()
-    assert body["name"] == "New"
-    for wrong in ({"agent_id": "b"}, {"policy": {"budget": {"notice_at": 0}}}):
-        assert_problem(await client.patch("/v1/agents/a", json=wrong), 422, "VALIDATION_ERROR")
-    assert (await client.get("/v1/agents/a")).json() == body
-    assert_problem(await client.patch("/v1/agents/b", json={}), 404, "NOT_FOUND")
-
-
 async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
     """The agent's conversations inherit model, policy, sections and tools [agents.settings]."""
     await new_agent(client, "a", model="claude-3-opus")

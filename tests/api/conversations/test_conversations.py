@@ -31,7 +31,7 @@ async def test_create_and_read(client: httpx.AsyncClient) -> None:
     assert re.fullmatch(r"[0-9a-f-]{14}7[0-9a-f-]{21}", body["conversation_id"])
     assert answer.headers["location"] == f"/v1/conversations/{body['conversation_id']}"
     assert body["metadata"] == {"a": [1, None, "é"]}
-    assert (body["head_seq"], body["turns"], body["message_count"], body["tokens"]) == (0, 0, 0, 0)
+    assert [body[f"{name}_count"] for name in ("message", "token", "turn")] == [0, 0, 0]
     assert body["model"] is None and body["effective_model"] == "gpt-4o"
     assert (await client.get(answer.headers["location"])).json() == body
 

@@ -39,7 +39,7 @@ async def test_deleting_an_agent_leaves_no_row(
     await full_conversation(client, agent_id)
     before = await rows(database_url)
     empty = {name for name, count in before.items() if not count}
-    assert empty <= {"blob_uploads", "compaction_leases"}
+    assert empty <= {"blob_uploads", "compaction_leases", "message_words"}
     answer = await client.delete(f"/v1/agents/{agent_id}")
     assert answer.status_code == 200, answer.text
     after = await rows(database_url)

@@ -151,7 +151,7 @@ async def test_events_are_streamed(base: str, database_url: str) -> None:
     assert {key: value for key, value in appended.data.items() if key not in own} == {
         "first_seq": 2,
         "last_seq": 4,
-        "messages": 3,
+        "message_count": 3,
         "head_seq": 4,
     }
     assert appended.data["type"] == "appended"

@@ -122,7 +122,9 @@ async def test_other_tenants_are_never_searched(settings: Settings) -> None:
     [
         ("", "/query/q"),
         ("q=", "/query/q"),
-        ("q=-", "/query/q"),
+        ("q=-%00%F0%9F%98%80", "/query/q"),
+        ("q=" + "x" * 1_001, "/query/q"),
+        ("q=" + "+".join(map(str, range(65))), "/query/q"),
         ("q=a&limit=101", "/query/limit"),
         ("q=a&agent_id=%20", "/query/agent_id"),
         ("q=a&cursor=abc", "/query/cursor"),
@@ -155,3 +157,13 @@ async def test_a_redaction_removes_the_words_of_its_message(client: httpx.AsyncC
     await client.post(f"{path}/messages/m/redact")
     for query, left in (("zebra", [2]), ("lion", [])):
         assert [seq for _, seq in await search(client, q=query)] == left
+
+
+async def test_a_fork_is_indexed_as_its_source(client: httpx.AsyncClient) -> None:
+    """It is found before the worker has read it."""
+    (source,) = await planted(client, 1)
+    await indexed(client)
+    copy = (await client.post(f"/v1/conversations/{source}/fork", json={})).json()
+    page = (await client.get("/v1/search?q=whale")).json()
+    found = [(hit["conversation_id"], hit["seq"]) for hit in page["data"]]
+    assert found == whales([source, copy["conversation_id"]])

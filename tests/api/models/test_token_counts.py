@@ -54,7 +54,7 @@ async def built(client: httpx.AsyncClient, path: str, format: FormatName) -> dic
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     texts = payload_tokens(body["payload"])
-    assert texts <= body["budget"]["effective_window"]
+    assert texts <= body["diagnostics"]["budget"]["effective_window"]
     assert body["tokens_used"] >= 0.99 * texts
     return body
 
@@ -70,10 +70,10 @@ async def test_all_counts_of_a_payload_agree(
     messages = body["payload"][ITEMS[format]]
     asked = {"messages": messages, "format": format, "model": body["payload"]["model"]}
     counted = await client.post("/v1/tokens/count", json=asked)
-    assert counted.json()["tokens"] == body["budget"]["conversation"]
+    assert counted.json()["token_count"] == body["diagnostics"]["budget"]["conversation"]
     if format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES):
         text = await client.post("/v1/tokens/count", json={"text": arguments})
-        assert body["tokens_used"] > text.json()["tokens"]
+        assert body["tokens_used"] > text.json()["token_count"]
 
 
 PNG = {"type": "base64", "media_type": "image/png", "data": png(640, 480)}
@@ -101,4 +101,4 @@ async def test_every_counter_counts_calls(
     """Calls, reasoning and images count with every counter [tokens.media]."""
     body = {"messages": [message], "format": format, "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
-    assert 20 < counted["tokens"] < 1_200
+    assert 20 < counted["token_count"] < 1_200

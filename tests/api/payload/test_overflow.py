@@ -157,7 +157,7 @@ async def test_a_large_output_leaves_the_history(
     assert (made["verdict"], made["reason"]) == ("output_too_large", "output_too_large")
     assert (made["compacted"], made["compaction_id"]) == (False, None)
     assert made["before_tokens"] == made["after_tokens"] == before["tokens_used"]
-    assert made["before_msg_count"] == made["after_msg_count"] == 32
+    assert made["before_messages"] == made["after_messages"] == 32
     assert made["max_output_tokens"] == limit
     lowered = {"max_completion_tokens": limit}
     assert made["context"]["payload"] == before["payload"] | lowered

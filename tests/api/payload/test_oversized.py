@@ -52,7 +52,7 @@ async def built(client: httpx.AsyncClient, path: str, **ask: Any) -> dict[str, A
 
 def check(body: dict[str, Any]) -> None:
     """Check that a payload is inside its window by the walk's count, and counted right."""
-    walked, budget = counted(body["payload"]), body["budget"]
+    walked, budget = counted(body["payload"]), body["diagnostics"]["budget"]
     assert body["tokens_used"] <= budget["effective_window"]
     assert walked + budget["tool_descriptions"] <= budget["effective_window"]
     assert body["tokens_used"] - budget["tool_descriptions"] >= 0.99 * walked
@@ -135,7 +135,7 @@ async def test_a_compaction_keeps_the_rest(
     await append(client, path, user(f"Task. {OUTPUT}"), *talk(7)[1:], user("Now?"))
     body = await built(client, path)
     assert all(f"{number} word" in told(body["payload"]) for number in range(1, 7))
-    assert body["compaction"] is None
+    assert body["diagnostics"]["compaction"] is None
     assert (await client.post(f"{path}/compact")).status_code == 200
     await built(client, path)
 
@@ -146,7 +146,7 @@ async def test_without_the_leaf_the_build_is_refused(client: httpx.AsyncClient) 
     path = await new_conversation(client, policy=policy)
     await append(client, path, user("before"), user(OUTPUT, id="big"))
     body = assert_problem(await client.post(f"{path}/context"), 422, "CONTEXT_OVERFLOW")
-    assert body["budget"]["used_tokens"] > body["budget"]["effective_window"]
+    assert body["budget"]["tokens_used"] > body["budget"]["effective_window"]
     changed = {"policy": {"messages": {"offload_oversized": True}}}
     assert (await client.patch(path, json=changed)).status_code == 200
     assert (await built(client, path))["degraded"] == ["messages_shortened"]

@@ -162,14 +162,14 @@ async def test_counting(client: httpx.AsyncClient) -> None:
     counted = (await client.post("/v1/tokens/count", json=body | {"model": "gpt-4o"})).json()
     assert counted["text"] == 2 and counted["messages"] > 2 and counted["tools"] > 2
     parts = (counted["messages"], counted["text"], counted["tools"])
-    assert counted["tokens"] == sum(parts)
+    assert counted["token_count"] == sum(parts)
     assert counted["margin"] == 0.0 and counted["counter"] == "tokenizer"
     other = (
         await client.post("/v1/tokens/count", json={"text": "x", "model": "gemini-pro"})
     ).json()
     assert other["margin"] == 0.05
     nothing = (await client.post("/v1/tokens/count", json={})).json()
-    assert nothing["tokens"] == 0
+    assert nothing["token_count"] == 0
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_counters(client: httpx.AsyncClient, counter: str, tokens: int | N
     body = {"text": "ééé 123456", "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
     assert counted["counter"] == counter
-    assert counted["tokens"] == tokens or tokens is None
+    assert counted["token_count"] == tokens or tokens is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -152,24 +152,6 @@ async def test_save_creates_session_json_file(client: httpx.AsyncClient) -> None
     assert first["mood"] == "good"
     assert first["conversation_id"] == id_of(path)
     assert first["seq"] == 1
-
-
-async def test_save_stores_metadata_in_sqlite(client: httpx.AsyncClient, time: Time) -> None:
-    """What is known of a snapshot is stored, and its window is the active one. [snapshots.save]"""
-    path = f"/v1/agents/{await new_agent(client)}"
-    talking = await new_conversation(client, agent_id=id_of(path))
-    await append(client, talking, *talk(4))
-    time.pass_by(days=3)
-    await append(client, talking, *talk(2))
-    saved = await save(client, talking, description="fresh")
-    (listed,) = (await client.get("/v1/snapshots")).json()["data"]
-    assert listed == saved
-    assert UUID(saved["snapshot_id"]).version == 7
-    assert saved["message_count"] == 2
-    assert saved["agent_id"] == id_of(path)
-    assert saved["conversation_ids"] == [id_of(talking)]
-    assert saved["window_end"] == saved["created_at"] == time.at.isoformat()
-    assert datetime.fromisoformat(saved["window_start"]) == time.at - timedelta(days=1)
 
 
 async def test_save_of_an_agent_holds_all_its_windows(client: httpx.AsyncClient) -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common.errors import ValidationError
 from app.common.texts import is_sendable
-from app.context.tool_calls import Call, parse_call, result_message, search_result_message
-from app.formats import PROVIDERS, ToolDefinition
+from app.context.tool_calls import Call, parse_call, result_message
+from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
 from app.prompt.agent_tools import (
     AGENT_TOOLS,
@@ -207,19 +207,3 @@ def test_a_result_can_be_appended_and_sent(call_id: str, text: str, is_error: bo
 
 
 # --- tools found ------------------------------------------------------------------------------
-
-SEARCH_CALL = Call("c1", TOOL_SEARCH, {"query": "x"})
-
-
-def test_the_bytes_of_a_search_result_are_bounded() -> None:
-    """As many definitions as the limit admits, one at least; the others by name."""
-    large = [
-        ToolDefinition(f"tool_{place}", "é" * 12_000, {"type": "object"}) for place in range(4)
-    ]
-    text = search_result_message(SEARCH_CALL, CHAT, large, native=False)["content"]
-    *shown, note = text.split("\n")
-    assert [json.loads(line)["name"] for line in shown] == ["tool_0", "tool_1"]
-    assert note == "[Found as well: tool_2, tool_3.]"
-    huge = ToolDefinition("huge", "x" * 60_000, {"type": "object"})
-    (line,) = search_result_message(SEARCH_CALL, CHAT, [huge], native=False)["content"].split("\n")
-    assert json.loads(line)["description"] == huge.description

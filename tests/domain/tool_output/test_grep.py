@@ -10,12 +10,19 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.blobs.blobs import decode_lossy, encode
 from app.common.errors import ValidationError
-from app.tool_output.grep import ELLIPSIS, MAX_PATTERN_CHARACTERS, Grep, GrepResult, MatchedLine
+from app.tool_output.grep import (
+    ELLIPSIS,
+    MAX_PATTERN_CHARACTERS,
+    MAX_WHOLE_LINE_BYTES,
+    Grep,
+    GrepResult,
+    MatchedLine,
+)
 from tests.domain.tool_output.generated import any_bytes, cut_up
 
 PATTERNS = [
@@ -124,6 +131,22 @@ def test_a_cut_line_shows_its_match() -> None:
     assert shown(line[4980:5020]) == "é" * 20 + "needle" + "ü" * 14
     found = grep(encode(f"{line}\nx\n{line}"), "x", before=1, after=1, max_line_length=3)
     assert found.matches == [MatchedLine(2, "x", ["ééé" + ELLIPSIS], ["ééé" + ELLIPSIS])]
+
+
+@given(st.integers(0, 3 * MAX_WHOLE_LINE_BYTES - 30), st.sampled_from((1000, 65_536, 10**7)))
+@settings(max_examples=20, deadline=None)
+def test_a_long_line_is_one_line(at: int, size: int) -> None:
+    """Rule 4: it matches once, and shows its start beside matches of other lines."""
+    words = bytearray(b"\xc3\xa9" * (3 * MAX_WHOLE_LINE_BYTES // 2))
+    words[at : at + 8] = b" needle "
+    blob = b"first\n" + bytes(words) + b" needle\nlast"
+    pieces = [blob[start : start + size] for start in range(0, len(blob), size)]
+    found = grep(blob, "needle|last", pieces, before=1, after=1, max_line_length=20)
+    if at % MAX_WHOLE_LINE_BYTES < MAX_WHOLE_LINE_BYTES - 30:
+        assert "needle" in found.matches[0].text
+    assert [match.line for match in found.matches] == [2, 3]
+    assert (found.matches[0].before, found.matches[0].after) == (["first"], ["last"])
+    assert found.matches[1].before == [decode_lossy(bytes(words))[:20] + ELLIPSIS]
 
 
 def test_a_long_line_is_searched_in_constant_memory() -> None:

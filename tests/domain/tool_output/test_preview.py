@@ -21,7 +21,7 @@ from app.blobs.preview import (
     ToolPreview,
     preview_of_texts,
 )
-from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
+from app.policy.policy import ToolOutputPolicy, ToolView
 from tests.domain.tool_output.generated import any_text, cut_up
 
 DEFAULT = ToolOutputPolicy()
@@ -179,14 +179,3 @@ def test_a_reference_has_the_documented_text() -> None:
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
         "First 200 chars: é\r\n" + "x" * 197 + f']\nref_id="{BLOB}"'
     )
-
-
-@given(any_text(), small_limits())
-def test_a_note_ends_the_text_and_has_a_plain_form(text: str, policy: ToolOutputPolicy) -> None:
-    """Rule 3; the note names just the tools it mentions, its plain form none. [agent-tools.auto]"""
-    view = view_of(text, policy)
-    assert view.texts[0].endswith(view.note)
-    for name in AGENT_TOOL_NAMES:
-        assert (name in re.findall(r"\w+", view.note)) == (name in view.mentions)
-        assert name not in view.plain_note
-    assert bool(view.note) == bool(view.plain_note) == (view.kind is not PreviewKind.WHOLE)

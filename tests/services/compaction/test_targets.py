@@ -30,8 +30,8 @@ async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> Comp
     for name in (
         "before_tokens",
         "after_tokens",
-        "before_msg_count",
-        "after_msg_count",
+        "before_messages",
+        "after_messages",
         "summary_range",
         "summary_tokens",
         "strategies_run",

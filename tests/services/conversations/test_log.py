@@ -15,18 +15,12 @@ from hypothesis import strategies as st
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
 from tests.domain.histories import raw_logs
-from tests.services.fakes import TENANT, Harness, says, user
+from tests.services.fakes import Harness, says, user
 
 
-async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
+async def bodies(harness: Harness, cid: str) -> list[Any]:
     """Return messages of the log as they were appended."""
-    wanted: dict[str, Any] = {
-        "after_seq": 0,
-        "before_seq": 10**9,
-        "order": "asc",
-        "limit": 1000,
-    } | page
-    _, found = await harness.transcripts.page(TENANT, cid, **wanted)
+    found = await harness.messages(cid)
     return [item.raw_message for item in await harness.outputs.originals(cid, found, Content.FULL)]
 
 

@@ -16,6 +16,7 @@ from app.conversations.schemas import AgentPatch, ConversationPatch
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
+from app.tenancy.repository import ADD_MODEL
 from tests.services.fakes import (
     MODEL,
     TENANT,
@@ -43,7 +44,8 @@ async def rows(harness: Harness, sql: str, cid: str) -> list[tuple[Any, ...]]:
 def seen(built: dict[str, Any]) -> dict[str, Any]:
     """Return what must not depend on what is in memory."""
     names = ("epoch", "through_seq", "stable_items", "prefix_hash", "tokens_used", "budget")
-    return {name: built[name] for name in names} | {"payload": Build(built).payload}
+    build = Build(built)
+    return {name: build[name] for name in names} | {"payload": build.payload}
 
 
 async def test_a_result_after_its_window_is_shown(harness: Harness) -> None:
@@ -107,7 +109,8 @@ async def _agent(other: Harness, cid: str) -> None:
 async def _model(other: Harness, cid: str) -> None:
     entry = {"context_window": 40_000, "max_output_tokens": 1_000}
     async with other.database.session() as session:
-        await session.tenants.set_model(TENANT, MODEL, orjson.dumps(entry).decode())
+        text = orjson.dumps(entry).decode()
+        await session.session.run(ADD_MODEL, tenant_id=TENANT, model=MODEL, entry=text)
 
 
 async def _calibration(other: Harness, cid: str) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from app.conversations.search import index
 from app.conversations.search import service as search
 from app.conversations.search.service import MAX_RECALLED, NOTHING_RECALLED, SearchService
 from app.conversations.search.words import MAX_RANKED
-from tests.services.fakes import TENANT, Harness, new_id, result, says, user
+from tests.services.fakes import TENANT, Harness, result, says, user
 
 PLANTED = "The staging database listens on port 5433, says Ódhrán."
 POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
@@ -52,21 +51,11 @@ async def seqs(service: SearchService, cid: str, query: str, **how: Any) -> list
     return [message.seq for message in await page(service, cid, query, **how)]
 
 
-async def recalled(service: SearchService, cid: str, question: str) -> Sequence[int]:
-    """Return the seqs of the messages of a conversation that answer a question."""
-    return (await service.recall(TENANT, cid, question))[0]
-
-
-async def sql(harness: Harness, statement: str, cid: str) -> Any:
-    """Return the value of a statement about a conversation."""
-    async with harness.database.store.session() as session:
-        return await session._connection.fetchval(statement, cid)
-
-
 async def indexed(harness: Harness, cid: str) -> int:
     """Return how many messages of a conversation are indexed."""
     counted = "SELECT sum(cardinality(sizes)) FROM message_words WHERE conversation_id = $1::uuid"
-    return await sql(harness, counted, cid) or 0
+    async with harness.database.store.session() as session:
+        return await session._connection.fetchval(counted, cid) or 0
 
 
 # --- what is found ----------------------------------------------------------------------------
@@ -91,33 +80,9 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
     await harness.append(other, user("the zebra is not"), user("nor is the lion"))
     assert await seqs(service, other, "zebra") == [1]
     assert await seqs(service, mine, "lion") == []
-    assert not await recalled(service, mine, "lion")
-    for tenant, cid in (("another", mine), (TENANT, new_id())):
-        with pytest.raises(NotFound):
-            await service.page(
-                tenant, cid, "zebra", after_seq=0, before_seq=9, order="asc", limit=1
-            )
-        with pytest.raises(NotFound):
-            await service.recall(tenant, cid, "zebra")
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "zebra') | ('lion",
-        "%zebra% :*A",
-        "zebra); DROP TABLE message_words; --",
-        "\x00 zebra \ud800 '",
-    ],
-)
-async def test_a_query_has_no_tsquery_syntax(
-    harness: Harness, service: SearchService, query: str
-) -> None:
-    """Characters with a meaning for PostgreSQL have none in a query [search.words]."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("lion"), user("zebra A x drop table message_words"))
-    assert set(await seqs(service, cid, query)) <= {2}
-    await recalled(service, cid, query)
+    assert await service.recall(TENANT, mine, "lion") == ([], NOTHING_RECALLED)
+    with pytest.raises(NotFound):
+        await service.recall("another", mine, "zebra")
 
 
 async def test_any_message_is_indexed(harness: Harness, service: SearchService) -> None:

@@ -61,9 +61,8 @@ def harness(database: Database) -> Harness:
 
 async def read(harness: Harness, conversation_id: str) -> dict[int, Visibility]:
     """Return the visibilities of the whole transcript by seq."""
-    conversation, page = await harness.transcripts.page(
-        TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=1000
-    )
+    conversation = await harness.stored(conversation_id)
+    page = await harness.messages(conversation_id)
     shown, _ = await harness.transcripts.shown(TENANT, conversation, page, Content.AUTO)
     return {item["seq"]: item["visibility"] for item in shown}
 

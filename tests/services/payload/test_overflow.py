@@ -104,7 +104,7 @@ async def test_the_oldest_half_of_the_turns_goes_each_time(
         assert build.messages[1]["content"] == note
         assert not build["summary_used"]
         assert made.after_tokens == build["tokens_used"]
-        assert made.after_msg_count == len(build.messages) - 1
+        assert made.after_messages == len(build.messages) - 1
         assert (await harness.build(cid)).text == build.text
         assert (await harness.build(cid, None, harness.cold())).text == build.text
     made, build = await overflow(harness, cid)
@@ -156,7 +156,7 @@ async def test_a_single_call_is_seen_after_an_overflow(harness: Harness) -> None
     await harness.append(cid, *batch)
     await harness.build(cid)
     made, build = await overflow(harness, cid)
-    assert made.after_msg_count == made.before_msg_count == 3
+    assert made.after_messages == made.before_messages == 3
     assert questions(build) == [0]
     *_, call, shown = build.messages
     assert call["tool_calls"][0]["id"] == shown["tool_call_id"] == "call_1"

@@ -123,10 +123,10 @@ class GatedDatabase(WatchedDatabase):
         self.sessions = 0
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
         """Open a session and count it."""
         self.sessions += 1
-        async with super().session() as session:
+        async with super().session(seconds) as session:
             yield session
 
     @asynccontextmanager
@@ -208,9 +208,7 @@ class Process:
 
     async def transcript(self, cid: str, content: Content = Content.AUTO) -> list[Original]:
         """Return all messages of a transcript."""
-        _, found = await self.harness.transcripts.page(
-            TENANT, cid, after_seq=0, before_seq=10**9, order="asc", limit=1000
-        )
+        found = await self.harness.messages(cid)
         return await self.outputs.originals(cid, found, content)
 
     async def collect(self, cid: str, **how: Any) -> list[str]:

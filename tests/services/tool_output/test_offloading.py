@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import asyncpg
 import pytest
 
@@ -27,38 +24,10 @@ def rows(database: Database) -> Process:
     return Process(database)
 
 
-async def contents(process: Process, cid: str) -> list[Any]:
-    """Return the content of all messages of the transcript, whole."""
-    shown = await process.transcript(cid, Content.FULL)
-    assert not any(item.is_truncated or item.is_collected for item in shown)
-    return [item.raw_message.get("content") for item in shown]
-
-
 # --- by the policy of now ---------------------------------------------------------------------
 
 
 # --- kept once --------------------------------------------------------------------------------
-
-
-async def test_equal_results_are_stored_once(
-    process: Process, connection: asyncpg.Connection
-) -> None:
-    """Equal results are one blob, in one batch and in concurrent ones."""
-    cid = await process.harness.conversation()
-    ids = [f"c{number}" for number in range(4)]
-    await process.harness.append(cid, asks(*ids, "d", "e"))
-    batch = [result("d", LARGE), result("e", LARGE)]
-    found = await asyncio.gather(
-        *(process.harness.append(cid, result(call_id, LARGE)) for call_id in ids),
-        process.harness.append(cid, *batch),
-    )
-    refs = {message.output_ref for done in found for message in done.messages}
-    assert len(refs) == 1
-    assert (await left(connection))[:2] == (1, 1)
-    assert await contents(process, cid) == [None] + [LARGE] * 6
-    elsewhere = await process.harness.conversation()
-    await process.stored(elsewhere, LARGE)
-    assert (await left(connection))[:2] == (2, 2)
 
 
 # --- again ------------------------------------------------------------------------------------
@@ -106,7 +75,7 @@ async def test_results_stay_inline_while_the_store_is_unavailable(
     assert ref is not None and (ref.id, ref.byte_size) == ("m", 2 * len(LARGE))
     assert await process.read(cid, ref.id) == (LARGE * 2).encode()
     lines = await process.blobs.read_lines(TENANT, cid, ref.id, 3999, 10)
-    assert (lines.text, lines.total_lines) == ("  4000\tline", 4000)
+    assert (lines.text, lines.line_count) == ("  4000\tline", 4000)
     shown = (await process.transcript(cid, Content.VIEW))[-1]
     assert (shown.raw_message["content"], shown.is_truncated) == (LARGE * 2, False)
     assert isinstance(await refused(process.read(cid, earlier.id)), ServiceUnavailable)
