@@ -17,9 +17,9 @@ from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.database.connections import Repository, Session, Store
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS
-from app.work.repository import JobRepository
+from app.work.repository import TAKE_LEASE, JobRepository
 
-FREQUENT = (READ, ADD_EPOCH, APPEND, FIND_KEY, ANY_KEY, FIND_LIMITS)
+FREQUENT = (READ, ADD_EPOCH, APPEND, TAKE_LEASE, FIND_KEY, ANY_KEY, FIND_LIMITS)
 """The statements of builds, appends and their callers, which do nothing without values."""
 
 
@@ -69,9 +69,9 @@ class Database:
         return self._settings_cache.get(tenant_id, conversation_id)
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
-        """Each statement commits by itself."""
-        async with self._store.session() as session:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
+        """Each statement commits by itself; `seconds` is its timeout and the connection's."""
+        async with self._store.session(seconds) as session:
             yield Repositories(session, self._settings_cache)
 
     @asynccontextmanager

@@ -187,7 +187,11 @@ def talk(client: Client | AuthenticatedClient) -> str:
     tell("openai_chat", [item["role"] for item in chat.payload["messages"]], chat.pressure)
     claude = ContextRequest(format_="anthropic", model="claude-3-5-sonnet")
     other = build(client, conversation_id, claude)
-    tell("anthropic", [item["role"] for item in other.payload["messages"]], other.budget.total)
+    tell(
+        "anthropic",
+        [item["role"] for item in other.payload["messages"]],
+        other.diagnostics.budget.total,
+    )
 
     reply = MessageObject.from_dict({"role": "assistant", "content": "It rains, 8 degrees."})
     known = Known(epoch=chat.epoch, through_seq=chat.through_seq, build_id=chat.build_id)
@@ -236,10 +240,10 @@ def reduce(client: Client | AuthenticatedClient, conversation_id: str) -> None:
     in_bergen = MetadataFilter.from_dict({"metadata[city]": "Bergen"})
     listed = good(list_conversations.sync(client=client, metadata=in_bergen, limit=1)).data
     own = good(list_messages.sync(conversation_id, client=client, q="weather bergen")).data
-    page = good(search_messages.sync(client=client, q="weather bergen", limit=100))
+    hits = good(search_messages.sync(client=client, q="weather bergen", limit=100)).data
     tell("listed", [item.conversation_id == conversation_id for item in listed])
-    # A worker has maybe not indexed the conversation yet.
-    tell("found", 1 in [message.seq for message in own], len(page.data) <= 100)
+    seqs = [hit.seq for hit in hits if hit.conversation_id == conversation_id]
+    tell("found", 1 in [message.seq for message in own], 1 in seqs)
 
 
 def store(client: Client | AuthenticatedClient, conversation_id: str) -> None:

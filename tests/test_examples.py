@@ -507,7 +507,7 @@ async def test_the_service_builds_what_the_model_is_called_with(
     assert provider.refused == []
     assert_logged(second, TURNS)
     assert_built(second, provider.requests, builds)
-    assert any(built["summary_used"] for built in builds)
+    assert any(built["diagnostics"]["summary_used"] for built in builds)
     assert_read_on(provider.requests)
     reports = first.told.reports + second.told.reports
     assert [report["is_current"] for report in reports] == [True] * len(provider.requests)

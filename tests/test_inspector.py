@@ -5,7 +5,6 @@ Node.js comes with the development dependencies, the browser with `inspector/pac
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import os
@@ -210,7 +209,8 @@ def went_wrong(url: str) -> str:
     return conversation_id
 
 
-async def _index(settings: Settings) -> None:
+async def indexed(settings: Settings) -> None:
+    """Index all messages, as a worker does."""
     services = Services(settings)
     async with services.opened():
         await index_all(services.database, 0)
@@ -223,7 +223,7 @@ def test_causes_are_found_by_links(built: Path, served: str, settings: Settings)
     """
     conversation = went_wrong(served)
     assert httpx.post(f"{served}/v1/conversations", json={"model": "gpt-4o"}).is_success
-    asyncio.run(_index(settings))
+    in_thread(indexed, settings)
     facts = browse(served, "causes", conversation=conversation)
     assert facts["listed"] == 1  # the search keeps the conversation that has the word
     assert facts["regions"] == ["Messages", "Summaries", "Tools"]

@@ -214,5 +214,16 @@ def migrate(quiet: bool) -> None:
     settings = read_settings(warns=not quiet)
     with exiting_on_sigterm(), database(settings) as url:
         changed = migrated(settings, url)
+        asyncio.run(_place_functions(settings.direct_database_url or url))
     if not quiet:
         click.echo("The schema is up to date." if changed else "The schema was up to date.")
+
+
+async def _place_functions(url: str) -> None:
+    """Make on Citus what appends and builds run on the shards."""
+    from app.database.citus import place
+    from app.database.migrate import migration_lock
+    from app.repositories import FREQUENT
+
+    async with migration_lock(url) as connection:
+        await place(connection, FREQUENT)

@@ -21,7 +21,6 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
 from app.conversations.visible import NO_PROVIDER_COMPACTION, shown_entries
-from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.budget import estimate_of, measure, pressure_status
@@ -82,29 +81,34 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
     observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
     )
-    return {
-        "format": state.format,
-        **payload.as_answer(),
-        "build_id": build.build_id,
-        "epoch": build.epoch.epoch,
-        "through_seq": build.through_seq,
-        "base_items": payload.base_items,
-        "cache_break_reason": build.break_reason,
-        "tokens_used": usage.total,
-        "budget": measure(usage, state.limits),
-        **fields_of(pressure),
-        "estimate": estimate_of(
+    answer = payload.as_answer(
+        state.format,
+        budget=measure(usage, state.limits),
+        notice=pressure.notice,
+        next_threshold=pressure.next_threshold,
+        tokens_to_next=pressure.tokens_to_next,
+        estimate=estimate_of(
             conversation.counter,
             resolved.factor,
             state.limits.margin,
             conversation.calibration,
         ),
-        "summary_used": bool(view.summaries or view.sent_item),
-        "compaction": state.attempt.compaction,
+        summary_used=bool(view.summaries or view.sent_item),
+        compaction=state.attempt.compaction,
+        deferred_tools=len(state.tools.deferred),
+    )
+    return {
+        "build_id": build.build_id,
+        "tokens_used": usage.total,
+        "pressure": pressure.pressure,
         "degraded": list(dict.fromkeys((*degraded, *_not_sent(build)))),
-        "deferred_tools": len(state.tools.deferred),
+        "cache_break_reason": build.break_reason,
         "defers_natively": state.tools.native,
         "delta": payload.is_delta,
+        "epoch": build.epoch.epoch,
+        "through_seq": build.through_seq,
+        "base_items": payload.base_items,
+        **answer,
     }
 
 
@@ -147,8 +151,13 @@ def _not_sent(build: RecordedBuild) -> list[str]:
     return found
 
 
-def shown(build: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the payload of an answer shows of the log, by seqs, and its thresholds."""
+def with_shown(build: RecordedBuild, body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer whose diagnostics say what it shows of the log, and its thresholds."""
+    diagnostics = body["diagnostics"]
+    return body | {"diagnostics": diagnostics | _shown(build, diagnostics)}
+
+
+def _shown(build: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
     view, limits, assembler = build.rendered.view, build.state.limits, build.rendered.assembler
     system_items = body["stable_items"] - build.items.stable_items
     ratios = {
@@ -271,12 +280,10 @@ class BuildReplayService:
 
         payload, item_seqs = await asyncio.to_thread(render)
         return {
-            "format": epoch.format,
-            **payload.as_answer(),
             "build_id": build_id,
             "epoch": epoch.epoch,
             "through_seq": through_seq,
-            "item_seqs": item_seqs,
+            **payload.as_answer(format, item_seqs=item_seqs),
         }
 
 

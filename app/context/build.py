@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
-from app.context.answer import RecordedBuild, respond, shown
+from app.context.answer import RecordedBuild, respond, with_shown
 from app.context.epoch import EpochChoice
 from app.context.fit import Fitted, fit
 from app.context.overflow import (
@@ -176,7 +176,7 @@ class ContextService:
         if isinstance(recorded, Changed):
             return recorded
         body = await recorded.rendered.call(respond, deps.observer, recorded)
-        return body | shown(recorded, body) if attempt.is_preview else body
+        return with_shown(recorded, body) if attempt.is_preview else body
 
     async def _reduce(
         self, reduce: _Reduction, attempt: Attempt

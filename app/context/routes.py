@@ -258,7 +258,7 @@ async def overflow(
     return OverflowAnswer(
         **{field.name: getattr(result, field.name) for field in fields(CompactResult)},
         verdict=verdict.kind,  # type: ignore[arg-type]  # never OTHER
-        max_output_tokens=built["budget"].max_output_tokens if is_output else None,
+        max_output_tokens=built["diagnostics"]["budget"].max_output_tokens if is_output else None,
         context=BuiltContext.model_construct(**built | dict(NOTHING_STORED)),
     )
 

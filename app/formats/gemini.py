@@ -60,6 +60,7 @@ class Gemini(BlockProvider):
     """Gemini."""
 
     name = FormatName.GEMINI
+    assembler = "gemini"
     family = GEMINI
     blocks_key = "parts"
     id_keys = ("id", "id")

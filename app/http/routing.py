@@ -50,6 +50,7 @@ from app.common.ids import MAX_CHARS, PATTERN, keys_of, public_id_from
 from app.common.pages import Bound
 from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.common.texts import is_sendable
+from app.database.citus import about
 from app.http.bodies import (
     CLIENT_CLOSED_REQUEST,
     HEAVY_SHARE,
@@ -189,7 +190,8 @@ async def call_with_key(
     try:
         while True:
             try:
-                return await call(key)
+                with about(key):
+                    return await call(key)
             except NotFound as error:
                 if error.facts.get(_PARAMETER) != key:
                     raise

@@ -145,9 +145,9 @@ class WatchedDatabase(Database):
         return self._store
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
         """Open a session and remember it for this task."""
-        async with super().session() as session:
+        async with super().session(seconds) as session:
             with _counted():
                 yield session
 
@@ -369,7 +369,7 @@ class Build:
         self.payload: dict[str, Any] = json.loads(self.text)
 
     def __getitem__(self, name: str) -> Any:
-        return self.raw[name]
+        return self.raw[name] if name in self.raw else self.raw["diagnostics"][name]
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -380,7 +380,7 @@ class Build:
     @property
     def stable(self) -> list[dict[str, Any]]:
         """The items promised to stay."""
-        return self.messages[: self.raw["stable_items"]]
+        return self.messages[: self["stable_items"]]
 
     @property
     def contents(self) -> str:
@@ -391,11 +391,11 @@ class Build:
         """Count the payload from scratch: system, tools and messages."""
         count, messages = TOKENIZER.count, self.messages
         system = [block["text"] for block in self.payload.get("system", [])]
-        is_chat = self.raw["format"] == CHAT
-        if is_chat and messages[0]["role"] == "system" and self.raw["budget"].system_prompt:
+        is_chat = self["format"] == CHAT
+        if is_chat and messages[0]["role"] == "system" and self["budget"].system_prompt:
             state, *messages = messages
             system = [state["content"]]
-        total = count_payload_messages(FormatName(self.raw["format"]), messages, count)
+        total = count_payload_messages(FormatName(self["format"]), messages, count)
         if system:
             total += count_system("\n\n".join(system), count)
         tools = [parse_tool(raw, "") for raw in self.payload.get("tools", [])]

@@ -48,7 +48,7 @@ async def test_answers_have_their_schemas(client: httpx.AsyncClient) -> None:
         require_valid("compact", answer)
     await append(client, path, user("One more."))
     built = require_valid("build_context", await client.post(f"{path}/context"))
-    assert built["summary_used"]
+    assert built["diagnostics"]["summary_used"]
     for payload in ("true", "false"):
         answer = await client.get(f"{path}/context/preview?payload={payload}")
         require_valid("preview_context", answer)

@@ -44,7 +44,7 @@ async def test_a_tenants_entry_sets_the_context_window(client: httpx.AsyncClient
     assert body["input_price"] is not None and body["sources"]["input_price"] != "tenant"
     assert (await client.get("/v1/models/gpt-4o")).json() == body
     assert (await client.get(f"{path}/budget")).json()["budget"]["total"] == 9000
-    assert (await client.post(f"{path}/context")).json()["budget"]["total"] == 9000
+    assert (await client.post(f"{path}/context")).json()["diagnostics"]["budget"]["total"] == 9000
     deleted = await client.delete("/v1/models/gpt-4o")
     assert deleted.json() == {"deleted": {"models": 1}}
     assert (await client.get("/v1/models/gpt-4o")).json()["context_window"] == 128_000

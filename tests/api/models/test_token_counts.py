@@ -54,7 +54,7 @@ async def built(client: httpx.AsyncClient, path: str, format: FormatName) -> dic
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     texts = payload_tokens(body["payload"])
-    assert texts <= body["budget"]["effective_window"]
+    assert texts <= body["diagnostics"]["budget"]["effective_window"]
     assert body["tokens_used"] >= 0.99 * texts
     return body
 
@@ -70,7 +70,7 @@ async def test_all_counts_of_a_payload_agree(
     messages = body["payload"][ITEMS[format]]
     asked = {"messages": messages, "format": format, "model": body["payload"]["model"]}
     counted = await client.post("/v1/tokens/count", json=asked)
-    assert counted.json()["token_count"] == body["budget"]["conversation"]
+    assert counted.json()["token_count"] == body["diagnostics"]["budget"]["conversation"]
     if format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES):
         text = await client.post("/v1/tokens/count", json={"text": arguments})
         assert body["tokens_used"] > text.json()["token_count"]

@@ -37,7 +37,7 @@ async def test_each_epoch_is_listed_with_its_reason(client: httpx.AsyncClient) -
     listed = await pages(client, f"{path}/epochs", 2)
     names = ("epoch", "cache_break_reason", "format")
     assert [[item[name] for name in names] for item in reversed(listed)] == [
-        [built[name] for name in names] for built in builds
+        [{**built, **built["diagnostics"]}[name] for name in names] for built in builds
     ]
     assert all(
         built["build_id"].startswith(item["epoch_id"])
@@ -57,7 +57,7 @@ async def test_each_report_is_listed(client: httpx.AsyncClient) -> None:
     for cached in (0, 40, 60):
         await append(client, path, user("?"))
         built = (await client.post(f"{path}/context", json={})).json()
-        budgets.append(built["budget"])
+        budgets.append(built["diagnostics"]["budget"])
         usage = {
             "prompt_tokens": 100,
             "completion_tokens": 7,

@@ -52,7 +52,7 @@ async def built(client: httpx.AsyncClient, path: str, **ask: Any) -> dict[str, A
 
 def check(body: dict[str, Any]) -> None:
     """Check that a payload is inside its window by the walk's count, and counted right."""
-    walked, budget = counted(body["payload"]), body["budget"]
+    walked, budget = counted(body["payload"]), body["diagnostics"]["budget"]
     assert body["tokens_used"] <= budget["effective_window"]
     assert walked + budget["tool_descriptions"] <= budget["effective_window"]
     assert body["tokens_used"] - budget["tool_descriptions"] >= 0.99 * walked
@@ -135,7 +135,7 @@ async def test_a_compaction_keeps_the_rest(
     await append(client, path, user(f"Task. {OUTPUT}"), *talk(7)[1:], user("Now?"))
     body = await built(client, path)
     assert all(f"{number} word" in told(body["payload"]) for number in range(1, 7))
-    assert body["compaction"] is None
+    assert body["diagnostics"]["compaction"] is None
     assert (await client.post(f"{path}/compact")).status_code == 200
     await built(client, path)
 

@@ -188,7 +188,7 @@ async def build(client: httpx.AsyncClient, path: str, model: str, **more: Any) -
         assert built["tokens_used"] >= 0.99 * payload_tokens(built["payload"]), model
         facts = Facts(prefill=False, takes_system=True, has_gateway=True)
         # OpenAI takes a conversation that ends with an answer.
-        found = judge(built["format"], built["payload"], facts)
+        found = judge(built["diagnostics"]["format"], built["payload"], facts)
         assert [item for item in found if (item.rule, item.severity) != ENDS] == []
     return built
 

@@ -117,7 +117,7 @@ async def test_nothing_reported(client: httpx.AsyncClient) -> None:
         assert (told["token_usage"], told["report_id"]) == (None, None)
         assert told["judged_tokens"] == build["tokens_used"]
         assert told["estimate"]["method"] == "tokenizer"
-        assert told["budget"] == build["budget"]
+        assert told["budget"] == build["diagnostics"]["budget"]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

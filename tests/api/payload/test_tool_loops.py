@@ -152,7 +152,7 @@ async def test_reasoning_of_the_loop_is_in_every_payload(
         answer = await client.post(f"{path}/context", json=asked)
         assert answer.status_code == 200, answer.text
         built = answer.json()
-        payload, budget = built["payload"], built["budget"]
+        payload, budget = built["payload"], built["diagnostics"]["budget"]
         facts = Facts(tokens=built["tokens_used"], capacity=7000, has_gateway=format == CHAT)
         assert errors(judge(format, payload, facts)) == []
         assert budget["tokens_used"] == built["tokens_used"]

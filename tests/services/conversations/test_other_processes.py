@@ -44,7 +44,8 @@ async def rows(harness: Harness, sql: str, cid: str) -> list[tuple[Any, ...]]:
 def seen(built: dict[str, Any]) -> dict[str, Any]:
     """Return what must not depend on what is in memory."""
     names = ("epoch", "through_seq", "stable_items", "prefix_hash", "tokens_used", "budget")
-    return {name: built[name] for name in names} | {"payload": Build(built).payload}
+    build = Build(built)
+    return {name: build[name] for name in names} | {"payload": build.payload}
 
 
 async def test_a_result_after_its_window_is_shown(harness: Harness) -> None:

@@ -103,8 +103,8 @@ async def built(
     known: Known | None = None,
     service: ContextService | None = None,
 ) -> dict[str, Any]:
-    """Build, and return the answer as a client reads it."""
+    """Build, and return the answer as a client reads it, its diagnostics beside the rest."""
     service = service or harness.context
     answer = await service.build(TENANT, conversation_id, ask or RequestSettings(), known)
     read: dict[str, Any] = orjson.loads(orjson.dumps(answer))
-    return read
+    return {**read, **read["diagnostics"]}

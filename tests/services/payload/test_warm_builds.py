@@ -136,4 +136,5 @@ def _lasting(answer: dict[str, Any]) -> dict[str, Any]:
     """Return an answer as JSON, without what only the first build of an epoch has."""
     found: dict[str, Any] = orjson.loads(orjson.dumps(answer))
     once = ("cache_break_reason", "compaction")
+    found |= found.pop("diagnostics")
     return {name: value for name, value in found.items() if name not in once}

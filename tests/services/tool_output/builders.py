@@ -123,10 +123,10 @@ class GatedDatabase(WatchedDatabase):
         self.sessions = 0
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
         """Open a session and count it."""
         self.sessions += 1
-        async with super().session() as session:
+        async with super().session(seconds) as session:
             yield session
 
     @asynccontextmanager
