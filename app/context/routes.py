@@ -90,7 +90,7 @@ async def build_context(
     long is compacted or reduced, and `degraded` lists what it lacks. The answer is `422`
     `CONTEXT_OVERFLOW` with the `budget` when nothing fits.
 
-    `append` and `usage` make it one request for a whole step of an agent loop: the messages are
+    `append` and `report` make it one request for a whole step of an agent loop: the messages are
     appended, the usage is stored, and the payload has the new messages. A build that fails does
     not undo the append: its error has `appended` with `first_seq`, `last_seq` and `head_seq`.
     Send an `Idempotency-Key`, so that a step can be sent again after any error: what is stored is
@@ -113,9 +113,9 @@ async def build_context(
         stored["appended"] = appended.answer
         facts["appended"] = positions = _positions(appended.answer)
         sent_seq = positions["first_seq"] - 1
-    if body.usage is not None:
-        with _located("/usage", facts):
-            reported = await running.usage.report(*where, body.usage, idempotency_key, sent_seq)
+    if body.report is not None:
+        with _located("/report", facts):
+            reported = await running.usage.report(*where, body.report, idempotency_key, sent_seq)
         stored["reported"] = reported
         facts["reported"] = reported.report_id
         appended = None  # the report may have changed the calibration

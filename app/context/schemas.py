@@ -206,7 +206,7 @@ class ContextRequest(CallSettings):
                     {"role": "tool", "tool_call_id": "call_1", "content": "Rain, 8 degrees."},
                 ]
             },
-            "usage": {
+            "report": {
                 "usage": {"prompt_tokens": 2146, "completion_tokens": 20, "total_tokens": 2166},
                 "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
             },
@@ -216,7 +216,7 @@ class ContextRequest(CallSettings):
     append: StepAppend | None = None
     """Messages to append before the build, as by `POST …/messages`. They stay stored when the
     build fails: the error then has `appended`."""
-    usage: UsageRequest | None = None
+    report: UsageRequest | None = None
     """The usage of the model call that the appended messages come from, as by `POST …/usage`. It
     is stored after the append."""
 
@@ -339,7 +339,7 @@ class BuiltContext(MeasuredPayload):
     appended: AppendAnswer | None
     """The stored batch; null if the request has no `append`."""
     reported: UsageAnswer | None
-    """The stored report; null if the request has no `usage`."""
+    """The stored report; null if the request has no `report`."""
     diagnostics: BuildDiagnostics
     """How the payload came about."""
 

@@ -33,7 +33,7 @@ async def test_answers_have_their_schemas(client: httpx.AsyncClient) -> None:
     built = require_valid("build_context", await client.post(f"{path}/context"))
     body = {
         "append": {"messages": [calling("c"), result("c"), user("Go on.")]},
-        "usage": {
+        "report": {
             "usage": {"prompt_tokens": 9_000, "completion_tokens": 20, "total_tokens": 9_020}
         },
         "known": {name: built[name] for name in ("epoch", "through_seq", "build_id")},

@@ -83,23 +83,6 @@ async def test_a_preview_has_no_effects(settings: Settings, client: httpx.AsyncC
     assert thresholds == {"notice": 1120, "due": 1050, "compact": 1330, "blocked": 1372}
 
 
-async def test_a_preview_shows_summaries(client: httpx.AsyncClient) -> None:
-    """After a compaction the hidden messages are outside of the ranges that are shown."""
-    path = await new_conversation(client, model="gpt-4o")
-    await append(client, path, *talk(30))
-    result = (await client.post(f"{path}/compact", json={})).json()
-    previewed = await preview(client, path)
-    (summary,) = previewed["summaries"]
-    assert summary["summary_range"] == result["summary_range"]
-    start, end = result["summary_range"]
-    assert previewed["shown_ranges"] == [[1, start], [end, 31]]
-    assert previewed["budget"]["summary"] > 0
-    assert [item["seq"] for item in previewed["shown_messages"]] == [
-        *range(1, start),
-        *range(end, 31),
-    ]
-
-
 async def test_a_preview_lists_its_messages(client: httpx.AsyncClient) -> None:
     """Each shown message has its tokens, and how it is shown: their sum is that of the budget.
 

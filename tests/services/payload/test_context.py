@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.common.errors import ContextOverflow, NotFound, ServiceUnavailable
+from app.common.errors import ContextOverflow, ServiceUnavailable
 from app.conversations.view import SUMMARY_PREFIX
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
@@ -117,29 +116,6 @@ async def test_any_build_of_any_log_fits_or_says_overflow(
 
 
 # --- epochs ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("format", [CHAT, ANTHROPIC])
-async def test_an_epoch_lasts_while_only_the_log_grows(
-    harness: Harness, format: FormatName
-) -> None:
-    """Each payload extends the one before; the first build has no break reason [epochs.extend]."""
-    cid = await harness.conversation(policy(100_000), SECTIONS, TOOLS)
-    await harness.append(cid, user("hello"))
-    builds = [await harness.build(cid, ASKS[format])]
-    for number in range(8):
-        await harness.append(cid, asks("a", "b"))
-        builds.append(await harness.build(cid, ASKS[format]))
-        await harness.append(cid, result("b", "one"), result("a", f"two {number}"))
-        builds.append(await harness.build(cid, ASKS[format]))
-        await harness.append(cid, says("done"), user("more"))
-        builds.append(await harness.build(cid, ASKS[format]))
-    assert {build["epoch"] for build in builds} == {1}
-    assert {build["cache_break_reason"] for build in builds} == {None}
-    for earlier, later in pairwise(builds):
-        assert is_extension(later, earlier)
-    assert len({build["build_id"] for build in builds}) == len(builds)
-    assert builds[-1]["through_seq"] == 1 + 5 * 8
 
 
 async def test_each_change_of_the_settings_names_its_reason(harness: Harness) -> None:
@@ -400,16 +376,3 @@ async def test_a_late_cold_build_leaves_no_gap_in_the_cached_payload(harness: Ha
     assert [item["content"] for item in build.messages] == ["one", "two", "three", "four"]
     again = await harness.build(cid, None, service)
     assert again.text == build.text
-
-
-async def test_a_conversation_deleted_while_it_is_built_is_not_found(harness: Harness) -> None:
-    """A build that has read what is deleted before it starts an epoch records nothing."""
-    cid = await harness.conversation(policy(50_000))
-    await harness.append(cid, user("secret plan"))
-
-    async def delete() -> None:
-        await harness.conversations.remove(TENANT, cid)
-
-    after_read(delete)
-    with pytest.raises(NotFound):
-        await harness.build(cid)
