@@ -28,7 +28,8 @@ MORE = "More: "
 MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
-NOTED_CHARS = 90
+STEP_CHARS = 160
+NOTED_CHARS, MAX_NOTED_CHARS = 90, 450
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS = 80
 LONG_MESSAGE_CHARS = 2_000
@@ -36,7 +37,7 @@ EDGE_CHARS = 800
 """Of longer messages statements are read at the beginning and the end, labelled ones anywhere."""
 
 _NUMBER = re.compile(r"^#(\d{1,12}) ")
-_BY_ASSISTANT = "assistant: "
+_ASKED = "\n(asked: "
 
 
 class Section(StrEnum):
@@ -102,6 +103,7 @@ class _Asked:
 
     number: int
     text: str
+    is_noted: bool = False
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class Digest:
         """Collect what a message states, and what its calls did."""
         self._number = number or self._number + 1
         if message.role is Role.TOOL:
-            self._settle()
+            self._settle(is_answered=True)
             if answer := self.work.add_result(message):
                 self._add_request(self._number, answer[:LONG_MESSAGE_CHARS])
             return
@@ -167,7 +169,7 @@ class Digest:
         if not typed or sentences.is_template(text) or (expands and len(typed) > EDGE_CHARS):
             return
         if len(typed) <= SHORT_ANSWER_CHARS and self._question:
-            typed = f"{typed}\n(asked: {self._question})"
+            typed = f"{typed}{_ASKED}{self._question})"
         self._asked = _Asked(self._number, typed)
 
     def _add_notes(self, text: str) -> None:
@@ -184,39 +186,44 @@ class Digest:
             self._action = command
             prose = before or text
         prose = sentences.without_code(prose)
-        is_note = not calls and len(prose) <= NOTED_CHARS and not prose.endswith(("?", "？"))
+        is_note = not calls and _width(prose) <= NOTED_CHARS and not prose.endswith(("?", "？"))
         if self._asked is None and is_note and self._number - 1 in self.requests:
             self._asked = _Asked(self._number - 1, self.requests.pop(self._number - 1))
-        was_statement = self._settle(is_note=is_note)
+        if self._asked is not None and is_note and not self._asked.is_noted:
+            self._asked.is_noted = True
+            return
+        self._settle(is_answered=True)
         self._last_said = text
         tail = [piece.strip() for piece in sentences.pieces(prose[-1200:])]
         self._question = next((p for p in tail[::-1] if p.endswith(("?", "？"))), "")[:300]
         for call in calls:
             self.work.add_call(call)
-        if not prose or (was_statement and is_note):
+        if not prose:
             return
-        self.said[self._number] = _bounded(prose)
         is_step = bool(calls) or bool(self._action)
+        before = max(self.said, default=0)
+        if before > max(self.requests, default=0) and _width(self.said[before]) < STEP_CHARS:
+            del self.said[before]  # a short step that is over
+        self.said[self._number] = _bounded(prose)
         found = 0
         for each in sentences.sentences(prose[:MAX_TEXT_CHARS]):
             if found < MAX_FROM_MESSAGE and is_prose(each) and _is_kept(each, is_step):
                 self._state(each, by_user=False)
                 found += 1
 
-    def _settle(self, *, is_note: bool = False) -> bool:
+    def _settle(self, *, is_answered: bool = False) -> None:
         """Take the user's message that waits as a request or as statements (rule 2)."""
         asked, self._asked = self._asked, None
         if asked is None:
-            return False
-        found = [each for each in sentences.sentences(asked.text[:MAX_TEXT_CHARS])]
-        is_plain = bool(found) and all(map(is_prose, found)) and "(asked: " not in asked.text
-        short = is_plain and len(asked.text) <= NOTED_CHARS * 5
-        if short and (is_note or all(map(label_of, found))):
+            return
+        found = list(sentences.sentences(asked.text[:MAX_TEXT_CHARS]))
+        is_plain = bool(found) and all(map(is_prose, found)) and _ASKED not in asked.text
+        is_noted = asked.is_noted and not is_answered and len(asked.text) <= MAX_NOTED_CHARS
+        if is_plain and (is_noted or all(map(label_of, found))):
             for each in found:
                 self._state(each, by_user=True)
-            return True
+            return
         self._add_request(asked.number, asked.text)
-        return False
 
     def _add_request(self, number: int, text: str) -> None:
         """Add a request, which ends the turn before it (rule 3)."""
@@ -228,6 +235,8 @@ class Digest:
             del self.said[min(self.said)]
         if self.requests and number > begun:
             self.work.end_turn()
+        if begun and not ended and text.startswith(self.requests[begun]):
+            del self.requests[begun]  # it was sent once more
         self.requests[number] = _bounded(text)
         self._state_all(number, text)
 
@@ -333,9 +342,16 @@ class Digest:
 def _is_kept(sentence: str, is_step: bool) -> bool:
     """Whether a sentence of the assistant is a statement; of a step only labels and amounts."""
     of = statement_of(sentence)
-    if not is_step:
-        return of.is_strong or label_of(sentence)
-    return label_of(sentence) or bool(of.values.keys() & {"money", "date", "time", "mail"})
+    if label_of(sentence):
+        return True
+    if len(of.stems) < 3:
+        return False
+    return of.is_strong if not is_step else bool(of.values.keys() & {"money", "date", "time", "mail"})
+
+
+def _width(text: str) -> int:
+    """Return the length of a text, a wide character as long as two."""
+    return len(text) + sum(character > "\u2e80" for character in text[:NOTED_CHARS])
 
 
 def _bounded(text: str) -> str:

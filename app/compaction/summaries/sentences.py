@@ -21,11 +21,13 @@ from app.models.tokens import CountText
 # --- messages of users ------------------------------------------------------------------------
 
 _ELEMENT = re.compile(
-    r"<([a-z]+(?:[-_][a-z]+)+|EXTRA_INSTRUCTIONS)(?:\s[^<>\n]{0,200})?>", re.IGNORECASE
+    r"<([a-z]+(?:-[a-z]+)+|environment_(?:details|context)|EXTRA_INSTRUCTIONS|user_info"
+    r"|project_layout|open_and_recently_viewed_files|additional_data|attached_files"
+    r"|system_reminder|repository_context|repo_map)(?:\s[^<>\n]{0,200})?>",
+    re.IGNORECASE,
 )
-"""An element of a harness: its name has a hyphen or an underscore, no element of HTML has."""
-_TYPED = ("command-name", "command-args", "bash-input", "issue_description", "pr_description")
-_TYPED += ("user_query", "user_request", "user_message", "task_description")
+"""An element of a harness; a name with hyphens is one of any harness, no element of HTML."""
+_COMMAND = re.compile(r"<(?:command-name|command-args|bash-input)>([^<]*)<")
 """The elements with what the user typed."""
 _BUILT_IN = re.compile(r"^/(?:clear|compact|exit|login|logout|model|resume|rewind|context|cost)\b")
 _NOTICE = re.compile(
@@ -54,7 +56,9 @@ _ACTION = re.compile(
 
 def typed_text(text: str) -> str:
     """Return a user's text without what a harness added to it (rule 1)."""
-    if "<" in text:
+    if typed := _COMMAND.findall(text[:MAX_SENTENCE_CHARS * 8]):
+        text = " ".join(part.strip() for part in typed).strip()
+    elif "<" in text:
         text = _without_elements(text)
     if _BUILT_IN.match(text):
         return ""
@@ -72,11 +76,8 @@ def _without_elements(text: str) -> str:
         end = -1 if name in unclosed else lowered.find(closing, match.end())
         if end < 0:
             unclosed.add(name)
-            at = match.end()
-            continue
-        if name in _TYPED:
-            kept.append(f"{text[match.end() : end].strip()} ")
-        at = end + len(closing)
+            kept.append(match[0])
+        at = end + len(closing) if end >= 0 else match.end()
     kept.append(text[at:])
     return "".join(kept)
 
@@ -93,6 +94,8 @@ def is_resumption(text: str) -> bool:
 
 def is_observation(text: str, said: str) -> bool:
     """Whether a user message is the output of the command that the assistant wrote in `said`."""
+    if not said:
+        return False
     if _PROMPT_END.search(text[-500:]):
         return True
     if not _PROTOCOL.match(text):
@@ -224,12 +227,13 @@ def head_and_tail(text: str, max_tokens: int, count: CountText, head_share: floa
     if len(text) > _SCANNED:  # where the text was cut is no end of a sentence
         first, last = first[:-1], last[1:]
     head, used = _taken(first, int(room * head_share), count)
+    if not head:
+        head, used = _taken(first[:1], room, count)
     tail, _ = _taken(last[::-1], room - used, count)
     tail = tail[::-1][-max(0, len(first) - len(head)) :] if len(text) <= _SCANNED else tail[::-1]
     shown = "".join(head).rstrip(), "".join(tail).strip()
-    if not any(shown) and text:
-        words = text[: max(0, room) * 3].rsplit(" ", 1)[0]
-        shown = (f"{words}…" if len(text) > MAX_SENTENCE_CHARS and count(words) <= room else ""), ""
+    if not any(shown) and first and len(first[0]) > MAX_SENTENCE_CHARS:  # no end of a sentence
+        shown = f"{text[: max(0, room) * 2].rsplit(' ', 1)[0]}…", ""
     if not any(shown):
         return ""
     left = len(text) - len(shown[0]) - len(shown[1])
@@ -267,7 +271,8 @@ _VALUES = {
     r"|\b(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z0-9]{5,12}\b|\b[a-z]{2,}(?:[-_][a-z]+)*[-_]\d+\b",
     "number": r"(?<![A-Za-z0-9_.])\d[\d.,]*(?:\s?(?:[%°]|[^\W\d_]{1,12}))?",
     "name": rf"(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
-    rf"|\b[{_UPPER}][{_LOWER}]+ [{_UPPER}][{_LOWER}]+\b(?!/)|\b[A-Z]{{4,}}(?:-\d+)?\b",
+    rf"|\b[{_UPPER}][{_LOWER}]+ [{_UPPER}][{_LOWER}]+\b(?!/)|\b[A-Z]{{4,}}(?:-\d+)?\b"
+    rf"|(?<=: )[{_UPPER}][\w-]+(?=\.?$)",
     "quoted": r"[“\"«「`][^”\"»」`\n]{1,60}[”\"»」`]",
 }
 _VALUE = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _VALUES.items()))

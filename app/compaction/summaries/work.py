@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from app.common import json_text
 from app.common.json_text import MESSAGE_LIMITS
-from app.compaction.summaries.sentences import one_line
+from app.compaction.summaries.sentences import is_code, one_line
 from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
-MAX_TASKS, MAX_PATHS = 60, 8
+MAX_TASKS, MAX_PATHS, MIN_ROOTED = 60, 8, 4
 MAX_FILES, MAX_ENTRIES, MAX_FAILURES = 150, 30, 5
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS = 140, 140, 200
 
@@ -48,6 +48,8 @@ _READS = re.compile(
 _SUBCOMMANDS = frozenset({"create", "str_replace", "insert", "undo_edit", "write", "append"})
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.{1,300})$", re.MULTILINE)
 _FILE = re.compile(r"[^\s:*?\"<>|]{0,250}\.[A-Za-z0-9]\w{0,11}$|(?:^|[/\\])[\w.-]*[A-Z]\w*file$")
+_SILENT = re.compile(r"^(?:skill|think|tool_?search)$", re.IGNORECASE)
+_OPENED = re.compile(r"^\[File: (\S{1,300}) \(\d+ lines total\)\]", re.MULTILINE)
 _REFERENCE = re.compile(r"\bref(?:_id)?=\\?[\"']?([\w:.-]{4,80})")
 _CREATED = re.compile(r"#(\d{1,6})\b")
 _STRING_PAIR = re.compile(r"\"(\w{1,40})\"\s*:\s*\"((?:[^\"\\]|\\.){0,400})\"")
@@ -150,6 +152,7 @@ _ERROR = re.compile(
     r"|.{0,160}: No such file or directory|.{0,160}: Permission denied|make: \*\*\*"
     r"|.{0,120}: error(?: \w+)?: |- [EF]\d{3} )"
 )
+_ERROR_LIST = re.compile(r"^- [EF]\d{3} ", re.MULTILINE)
 _TEST_LINE = re.compile(
     r"\b\d+ (?:passed|failed|errors?|passing|failing|skipped|pass|fail)\b|^test result:|^Tests?:"
     r"|^OK\b(?: \(|$)|^FAILED\b|^FAIL\b|^ok\s+\S+\s+[\d.(]|^BUILD (?:SUCCESS|FAIL)|tests? passed"
@@ -161,7 +164,7 @@ _TRIVIAL = frozenset(
     "cd echo export set source mkdir ls cat head tail grep rg egrep find sleep pwd true false test"
     " sed awk wc sort uniq cut tr xargs which type printf touch less more nl tee jq open goto"
     " scroll_down scroll_up search_dir search_file find_file if then else fi for do done while [ [["
-    " diff file stat du df ps env date tree fd kill rm cp mv chmod exit".split()
+    " diff file stat du df ps env date tree fd kill rm cp mv chmod exit apt-cache".split()
 )
 _WRAPPERS = frozenset(
     "sudo time timeout nice env nohup npx bunx uv uvx poetry pipenv pnpx exec command then do"
@@ -170,6 +173,7 @@ _WRAPPERS = frozenset(
 _SCRIPTED = re.compile(r"^(?:python\d?(?:\.\d+)?|node|bash|sh|ruby|perl|php|deno|tsx|java|pwsh)$")
 _VERB = re.compile(r"^[a-z][a-z:_-]{1,24}$")
 _QUERIES = frozenset({"status", "log", "diff", "show", "branch", "view", "list", "version"})
+_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _SPLIT = re.compile(r"&&|\|\||[;|\n]")
 _ASSIGNS = re.compile(r"^\w+=")
 _TAGS = re.compile(r"</?\w[\w-]{0,40}>")
@@ -177,7 +181,7 @@ _TAGS = re.compile(r"</?\w[\w-]{0,40}>")
 
 def runner_of(command: str) -> str | None:
     """Return what a command runs, without flags, paths and pipes; None where it only looks."""
-    for part in _SPLIT.split(command[:2000])[:12]:
+    for part in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
         words = [word.strip("\"'()") for word in part.split()[:12]]
         while words and (_ASSIGNS.match(words[0]) or words[0] in _WRAPPERS or words[0].isdigit()):
             words = words[1:]
@@ -188,7 +192,8 @@ def runner_of(command: str) -> str | None:
             continue
         rest = [word for word in words[1:] if not word.startswith("-")]
         if _SCRIPTED.match(program):
-            script = words[2:3] if words[1:2] == ["-m"] else rest[:1]
+            script = words[1:3] if words[1:2] == ["-m"] else words[1:2] if not rest else rest[:1]
+            script = words[1:2] if words[1:2] in (["-c"], ["-e"], ["-"]) else script
             return " ".join((program, *script))[:80]
         verbs = []
         for word in rest[:2]:
@@ -246,7 +251,8 @@ def _short_result(text: str) -> str:
             parsed = None
         if isinstance(parsed, Mapping):
             return _fields(parsed, MAX_RESULT_CHARS)
-    return one_line(next(iter(text.strip().splitlines()), ""), MAX_RESULT_CHARS)
+    line = one_line(next(iter(text.strip().splitlines()), ""), MAX_RESULT_CHARS)
+    return "ok" if is_code(line) else line
 
 
 def _fields(values: Mapping[str, Any], max_chars: int) -> str:
@@ -338,6 +344,10 @@ class WorkState:
 
     def add_command(self, command: str, result: str, is_error: bool = False) -> None:
         """Read a command with its output (rules 1 and 2)."""
+        if opened := _OPENED.search(result):
+            is_edit = command.startswith(("edit", "create")) and not _ERROR_LIST.search(result)
+            _put(self.files, opened[1], is_edit or self.files.get(opened[1], False), MAX_FILES)
+            return
         runner = runner_of(command)
         if runner is None:
             return
@@ -370,7 +380,7 @@ class WorkState:
             self._set_task(created[1] if created else str(len(self.tasks) + 1), " ", subject)
         for path, edits in paths:
             _put(self.files, path, edits or self.files.get(path, False), MAX_FILES)
-        if paths or _TASK_NAME.search(call.name):
+        if paths or _TASK_NAME.search(call.name) or _SILENT.match(call.name):
             return
         asked = f"{name}({_fields(arguments, MAX_CALL_CHARS)})".replace(GAVE, " ")
         reads = _READS.search(call.name)
@@ -427,7 +437,9 @@ def _root_of(paths: Mapping[str, bool]) -> str:
         for depth in range(3, len(folders) + 1):
             folder = "/".join(folders[:depth])
             counts[folder] = counts.get(folder, 0) + 1
-    roots = [folder for folder, found in counts.items() if found >= 0.8 * len(absolute) > 0]
+    if len(absolute) < MIN_ROOTED:
+        return ""
+    roots = [folder for folder, found in counts.items() if found >= 0.8 * len(absolute)]
     return max(roots, key=len, default="")
 
 
