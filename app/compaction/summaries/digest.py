@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.compaction.summaries import sentences
-from app.compaction.summaries.sentences import Statement, label_of, is_prose, statement_of
+from app.compaction.summaries.sentences import QUESTION, Statement, is_prose, label_of, statement_of
 from app.compaction.summaries.work import WorkState, lines_of, restore_pair
 from app.formats.message import File, Message, Role, Text
 
@@ -29,6 +29,7 @@ MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
 STEP_CHARS = 160
+MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS = 90, 450
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS = 80
@@ -160,8 +161,8 @@ class Digest:
                 self._action = ""
             self._add_notes(text)
             return
-        if sentences.is_resumption(text):
-            self.earlier = sentences.typed_text(text)
+        if resumed := sentences.resumed_from(text):
+            self.earlier = resumed
             return
         is_command = "<command-name>" in text[:400]
         typed = sentences.typed_text(text)
@@ -186,7 +187,7 @@ class Digest:
             self._action = command
             prose = before or text
         prose = sentences.without_code(prose)
-        is_note = not calls and _width(prose) <= NOTED_CHARS and not prose.endswith(("?", "？"))
+        is_note = not calls and _width(prose) <= NOTED_CHARS and not prose.endswith(QUESTION)
         if self._asked is None and is_note and self._number - 1 in self.requests:
             self._asked = _Asked(self._number - 1, self.requests.pop(self._number - 1))
         if self._asked is not None and is_note and not self._asked.is_noted:
@@ -195,15 +196,15 @@ class Digest:
         self._settle(is_answered=True)
         self._last_said = text
         tail = [piece.strip() for piece in sentences.pieces(prose[-1200:])]
-        self._question = next((p for p in tail[::-1] if p.endswith(("?", "？"))), "")[:300]
+        self._question = next((p for p in tail[::-1] if p.endswith(QUESTION)), "")[:300]
         for call in calls:
             self.work.add_call(call)
         if not prose:
             return
         is_step = bool(calls) or bool(self._action)
-        before = max(self.said, default=0)
-        if before > max(self.requests, default=0) and _width(self.said[before]) < STEP_CHARS:
-            del self.said[before]  # a short step that is over
+        last = max(self.said, default=0)
+        if last > max(self.requests, default=0) and _width(self.said[last]) < STEP_CHARS:
+            del self.said[last]  # a short step that is over
         self.said[self._number] = _bounded(prose)
         found = 0
         for each in sentences.sentences(prose[:MAX_TEXT_CHARS]):
@@ -291,11 +292,22 @@ class Digest:
                 if is_prose(each):
                     self._replace(Stated(each, statement_of(each)))
 
+    def keep_stated(self, keys: Collection[str]) -> bool:
+        """Remove the statements without these keys; return whether there were any."""
+        gone = [key for key in self.stated if key not in keys]
+        for key in gone:
+            self._remove(key)
+        return bool(gone)
+
     # --- earlier summaries ----------------------------------------------------------------
 
     def finish(self) -> None:
         """Take the last message as it is: nothing follows."""
         self._settle()
+
+    def restore_stated(self, text: str) -> None:
+        """Take up what a user said from an earlier summary."""
+        self._state(text, by_user=True, replaces=False)
 
     def read(self, text: str, *, replaces: bool = False) -> None:
         """Take up an earlier summary, or several; other text is a harness's own summary.
@@ -344,9 +356,8 @@ def _is_kept(sentence: str, is_step: bool) -> bool:
     of = statement_of(sentence)
     if label_of(sentence):
         return True
-    if len(of.stems) < 3:
-        return False
-    return of.is_strong if not is_step else bool(of.values.keys() & {"money", "date", "time", "mail"})
+    is_exact = not of.values.keys().isdisjoint(("money", "date", "time", "mail"))
+    return len(of.stems) >= MIN_STEMS and (is_exact if is_step else of.is_strong)
 
 
 def _width(text: str) -> int:
@@ -387,7 +398,6 @@ def _items(text: str) -> Iterator[tuple[Section | None, str]]:
         elif line.startswith(MORE) or line:
             is_ours = False
             other += [] if line.startswith(MORE) else [line]
-    return
 
 
 def work_lines(work: WorkState) -> dict[Section, Sequence[str]]:

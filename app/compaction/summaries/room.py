@@ -24,6 +24,7 @@ from app.compaction.summaries.digest import (
 )
 from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.sentences import head_and_tail, label_of
+from app.compaction.summaries.work import GAVE
 from app.conversations.view import SectionCount, Span
 from app.formats.message import Message
 from app.models.tokens import CountText
@@ -41,15 +42,17 @@ MIN_CUT_TOKENS = 24
 BRIEF_TOKENS = 40
 """So much of every older request and conclusion is tried before any is shown whole."""
 MIN_CLOSING_SHARE = 0.06
+_RETAINED = frozenset({Section.STATED})
 _ONE_LINE = frozenset({Section.EDITED, Section.READ})
 _STATE = (Section.TODO, Section.FAILED, Section.OPEN)
+MAX_WORK = 12
 _WORK = (Section.EDITED, Section.COMMANDS, Section.DONE)
 _REPEATED = {
     Section.STATED: (Section.REQUESTS,),
     Section.VALUES: (Section.REQUESTS, Section.SAID, Section.EARLIER),
 }
 """Where statements of a section may stand already."""
-_FILLING = (Section.STATED, *_STATE, *_WORK, Section.VALUES)
+_FILLING = (Section.STATED, *_STATE, Section.EDITED, Section.VALUES)
 MAX_TRIES = 24
 _LAST = (Section.REFERENCES, Section.READ, Section.LOOKED)
 
@@ -122,17 +125,19 @@ class Writer:
         for section in _STATE:
             self._take(section, self._newest(section), 0.12)
         self._take(Section.SAID, said[:1], 0.2)
-        self._take(Section.REQUESTS, requests[1:], 0.2, brief=True)
+        self._take(Section.REQUESTS, requests[1:], 0.3, brief=True)
+        told = [at for at in self._newest(Section.COMMANDS) if not self._is_plain(at)]
+        self._take(Section.COMMANDS, told, 0.1)
         for section in _WORK:
-            self._take(section, self._newest(section), 0.1)
+            self._take(section, self._newest(section)[:MAX_WORK], 0.1)
         self._take(Section.EARLIER, self._newest(Section.EARLIER), 0.35)
         self._take(Section.SAID, said[1:], 0.2, brief=True)
         self._take_stated([at for at in ranked if users[at].of.values], 0.5)
         self._take(Section.REQUESTS, requests, 1.0)
         self._take(Section.SAID, said[:3], 0.5)
         self._take(Section.VALUES, self._newest(Section.VALUES), 1.0)
-        for section in (*_STATE, *_WORK, *_LAST):
-            self._take(section, self._newest(section), 0.5)
+        for section in (*_STATE, *_LAST):
+            self._take(section, self._newest(section)[:MAX_WORK], 0.5)
         self._take(Section.EARLIER, self._newest(Section.EARLIER), 1.0)
         self._take(Section.SAID, said, 1.0)
         self._leave_out_repeated()
@@ -146,7 +151,8 @@ class Writer:
             texts = self.items[section]
             for at in sorted(self._newest(section), key=lambda at: not label_of(texts[at])):
                 text = texts[at]
-                if at in chosen or len(text) > chars or not tries or self._is_repeated(section, text):
+                is_out = at in chosen or len(text) > chars or not tries
+                if is_out or self._is_repeated(section, text):
                     continue
                 tries -= 1
                 chosen[at] = text
@@ -157,6 +163,10 @@ class Writer:
 
     def _newest(self, section: Section) -> list[int]:
         return list(range(len(self.items.get(section, ())) - 1, -1, -1))
+
+    def _is_plain(self, at: int) -> bool:
+        """Whether all that is known of a command is that it succeeded."""
+        return self.items[Section.COMMANDS][at].endswith(f"{GAVE}ok")
 
     def _take_stated(self, positions: Iterable[int], share: float) -> None:
         texts = self.items.get(Section.STATED, [])
@@ -229,7 +239,7 @@ class Writer:
         """Return the chosen items as text."""
         sections = self._sections({s: sorted(each.items()) for s, each in self.chosen.items()})
         if not sections:
-            return self.ending and f"{HEADING}\n{self.ending}" or NOTHING
+            return f"{HEADING}\n{self.ending}" if self.ending else NOTHING
         return "\n".join(filter(None, (HEADING, *sections, self.ending)))
 
     def _sections(self, items: dict[Section, list[tuple[int, str]]]) -> list[str]:
@@ -253,7 +263,8 @@ class Writer:
             chosen = self.chosen.get(section, {})
             for at in self._newest(section):
                 text = self.items[section][at]
-                is_shown = chosen.get(at) == text or (not chosen.get(at) and _flat([text]) in listed)
+                is_shown = chosen.get(at) == text
+                is_shown = is_shown or (at not in chosen and _flat([text]) in listed)
                 if is_shown or section is Section.OPEN or len(text) > chars or not budget:
                     continue
                 left.setdefault(section, []).insert(0, (at, text))
@@ -323,3 +334,51 @@ def fitted(
         del writer.chosen[last][min(writer.chosen[last])]
         text = writer.text()
     return SummaryResult(text, None, writer.counts(), writer.unlisted())
+
+
+def write_summary(
+    digest: Digest, wants_retain: bool, max_tokens: int, source_tokens: int, scope: SummaryScope
+) -> SummaryResult:
+    """Return a digest as a summary, at most half as long as its source."""
+    limit = min(max_tokens, int(source_tokens * SOURCE_SHARE))
+    if not wants_retain:
+        return fitted(digest, limit, scope.count, scope.closing)
+    retain_tokens = int(limit * RETAIN_SHARE)
+    retained = fitted(digest, retain_tokens, scope.count, NO_CLOSING, _RETAINED)
+    others = frozenset(Section) - _RETAINED
+    made = fitted(digest, limit - retain_tokens, scope.count, scope.closing, others)
+    text = retained.text if retained.text != NOTHING else None
+    counts = (*retained.sections, *made.sections)
+    unlisted = "\n".join(filter(None, (retained.unlisted, made.unlisted)))
+    return SummaryResult(made.text, text, counts, unlisted)
+
+
+def merged(texts: Iterable[str]) -> Digest:
+    """Return what several summaries, oldest first, hold; newer statements replace older ones."""
+    digest = Digest()
+    for place, text in enumerate(filter(None, texts)):
+        digest.read(text, replaces=place > 0)
+    return digest
+
+
+def merged_unlisted(texts: Sequence[str], count: CountText) -> str:
+    """Return in one text what several summaries, oldest first, had no room for."""
+    return Writer(merged(texts), 0, count).unlisted()
+
+
+def without_replaced(
+    texts: Sequence[str], count: CountText, shown: Sequence[Message] = ()
+) -> list[str]:
+    """Return summaries, oldest first, without what a later one or a message after them replaces.
+
+    A summary without such a statement, or that a model wrote, is returned as it is.
+    """
+    current = merged(texts)
+    for message in shown:
+        current.replace_by(message)
+    left: list[str] = []
+    for text in texts:
+        own = merged((text,)) if HEADING in text[: len(HEADING)] else Digest()
+        was_changed = own.keep_stated(current.stated.keys())
+        left.append(fitted(own, count(text), count).text if was_changed else text)
+    return left

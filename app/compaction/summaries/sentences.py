@@ -27,7 +27,7 @@ _ELEMENT = re.compile(
     re.IGNORECASE,
 )
 """An element of a harness; a name with hyphens is one of any harness, no element of HTML."""
-_COMMAND = re.compile(r"<(?:command-name|command-args|bash-input)>([^<]*)<")
+_COMMAND = re.compile(r"<command-(?:name|args)>([^<]*)<")
 """The elements with what the user typed."""
 _BUILT_IN = re.compile(r"^/(?:clear|compact|exit|login|logout|model|resume|rewind|context|cost)\b")
 _NOTICE = re.compile(
@@ -35,6 +35,7 @@ _NOTICE = re.compile(
     r"|\[\d\d:\d\d:\d\d\]?.{0,400}|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d.{0,400}"
     r"|\[?(?:INFO|DEBUG|TRACE|WARN|WARNING)\b[\]: ].{0,400}|\s+at \S+\(.{0,400})\s*$"
 )
+_NOTICES = ("<task-notification>", "<bash-", "<local-command")
 _TEMPLATE = re.compile(r"^\s*(?:Base directory for this skill:|<objective>|<execution_context>)")
 _RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
 _PROTOCOL = re.compile(
@@ -56,7 +57,9 @@ _ACTION = re.compile(
 
 def typed_text(text: str) -> str:
     """Return a user's text without what a harness added to it (rule 1)."""
-    if typed := _COMMAND.findall(text[:MAX_SENTENCE_CHARS * 8]):
+    if text.lstrip().startswith(_NOTICES):
+        return ""
+    if typed := _COMMAND.findall(text[: MAX_SENTENCE_CHARS * 8]):
         text = " ".join(part.strip() for part in typed).strip()
     elif "<" in text:
         text = _without_elements(text)
@@ -87,9 +90,11 @@ def is_template(text: str) -> bool:
     return _TEMPLATE.match(text) is not None
 
 
-def is_resumption(text: str) -> bool:
-    """Whether a user message is a harness's own summary of an earlier conversation."""
-    return _RESUMED.match(text) is not None
+def resumed_from(text: str) -> str:
+    """Return a harness's own summary of an earlier conversation, if a user message is one."""
+    if not _RESUMED.match(text):
+        return ""
+    return text.partition("\nSummary:\n")[2].strip() or text.strip()
 
 
 def is_observation(text: str, said: str) -> bool:
@@ -123,7 +128,10 @@ def command_in(said: str) -> tuple[str, str]:
 # --- sentences --------------------------------------------------------------------------------
 
 MAX_SENTENCE_CHARS = 500
-_END = re.compile(r"[.!?…](?<![.!?…].)[.!?…]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n")
+_END = re.compile(
+    r"[.!?…](?<![.!?…].)[.!?…]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
+)
+QUESTION = ("?", "？")
 _BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|#{1,6})\s+(?:\[[ xX~-]\]\s*)?")
 _CODE = re.compile(
     r"^\s*(?:def |class |import |from \S+ import|const |let |var |function |return\b|if \(|for \("
@@ -143,8 +151,9 @@ def pieces(text: str) -> list[str]:
     for match in _END.finditer(text):
         end = match.end()
         if match[0][0] == "." and (
-            text[end : end + 1].islower() or text[max(start, match.start() - 2) : match.start()]
-            .strip().isdigit() or len(text[start : match.start()].strip()) < 3
+            text[end : end + 1].islower()
+            or text[max(start, match.start() - 2) : match.start()].strip().isdigit()
+            or len(text[start : match.start()].strip()) < 3
         ):  # fmt: skip - an abbreviation, or a number before an item
             continue
         found.append(text[start:end])
@@ -182,7 +191,7 @@ def is_prose(sentence: str) -> bool:
     """Whether it is a whole sentence or item that says something."""
     words = len(sentence.split())
     is_long = words >= 3 or len(sentence) - len(sentence.encode("ascii", "ignore")) >= 6
-    ends = sentence.endswith((":", "?", "？", "…", ",", "："))
+    ends = sentence.endswith((":", "…", ",", "：", *QUESTION))
     return is_long and not ends and len(sentence) <= MAX_SENTENCE_CHARS and not is_code(sentence)
 
 

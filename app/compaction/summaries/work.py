@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from app.common import json_text
@@ -21,7 +22,9 @@ from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
 MAX_TASKS, MAX_PATHS, MIN_ROOTED = 60, 8, 4
-MAX_FILES, MAX_ENTRIES, MAX_FAILURES = 150, 30, 5
+MAX_FILES, MAX_ENTRIES, MAX_FAILURES = 150, 30, 4
+MAX_SINCE_FAILURE = 12
+"""After so many further commands a failure is history."""
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS = 140, 140, 200
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
@@ -54,6 +57,7 @@ _REFERENCE = re.compile(r"\bref(?:_id)?=\\?[\"']?([\w:.-]{4,80})")
 _CREATED = re.compile(r"#(\d{1,6})\b")
 _STRING_PAIR = re.compile(r"\"(\w{1,40})\"\s*:\s*\"((?:[^\"\\]|\\.){0,400})\"")
 _TASK_LINE = re.compile(r"^\[([ x~])\] (?:#(\S{1,40}) )?(.*)$", re.DOTALL)
+_ANSWER = re.compile(r"\"([^\"\n]{1,300})\"=\"([^\"]{1,1000})\"")
 _ASKS = re.compile(r"ask|question|clarif|confirm", re.IGNORECASE)
 GAVE = " → "
 _Value = TypeVar("_Value")
@@ -152,6 +156,7 @@ _ERROR = re.compile(
     r"|.{0,160}: No such file or directory|.{0,160}: Permission denied|make: \*\*\*"
     r"|.{0,120}: error(?: \w+)?: |- [EF]\d{3} )"
 )
+_RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Warning|Exit|Interrupt)\b(?:: |$)")
 _ERROR_LIST = re.compile(r"^- [EF]\d{3} ", re.MULTILINE)
 _TEST_LINE = re.compile(
     r"\b\d+ (?:passed|failed|errors?|passing|failing|skipped|pass|fail)\b|^test result:|^Tests?:"
@@ -161,16 +166,24 @@ _TEST_LINE = re.compile(
 )
 _REJECTED = re.compile(r"doesn't want to|was rejected|user denied|interrupted by", re.IGNORECASE)
 _TRIVIAL = frozenset(
-    "cd echo export set source mkdir ls cat head tail grep rg egrep find sleep pwd true false test"
-    " sed awk wc sort uniq cut tr xargs which type printf touch less more nl tee jq open goto"
-    " scroll_down scroll_up search_dir search_file find_file if then else fi for do done while [ [["
-    " diff file stat du df ps env date tree fd kill rm cp mv chmod exit apt-cache".split()
+    re.findall(
+        r"\S+",
+        "cd echo export set source mkdir ls cat head tail grep rg egrep find sleep pwd true false"
+        " test sed awk wc sort uniq cut tr xargs which type printf touch less more nl tee jq open"
+        " goto scroll_down scroll_up search_dir search_file find_file if then else fi for do done"
+        " while diff file stat du df ps env date tree fd kill rm cp mv chmod exit apt-cache",
+    )
 )
+"""Programs that look, move files or belong to a shell."""
 _WRAPPERS = frozenset(
-    "sudo time timeout nice env nohup npx bunx uv uvx poetry pipenv pnpx exec command then do"
-    " run pdm hatch rye xvfb-run stdbuf -m python3.11 winpty".split()
+    re.findall(
+        r"\S+",
+        "sudo time timeout nice env nohup npx bunx uv uvx poetry pipenv pnpx exec command then do"
+        " run pdm hatch rye xvfb-run stdbuf winpty",
+    )
 )
 _SCRIPTED = re.compile(r"^(?:python\d?(?:\.\d+)?|node|bash|sh|ruby|perl|php|deno|tsx|java|pwsh)$")
+_PROGRAM = re.compile(r"^[A-Za-z][\w.+-]{0,40}$")
 _VERB = re.compile(r"^[a-z][a-z:_-]{1,24}$")
 _QUERIES = frozenset({"status", "log", "diff", "show", "branch", "view", "list", "version"})
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
@@ -180,30 +193,28 @@ _TAGS = re.compile(r"</?\w[\w-]{0,40}>")
 
 
 def runner_of(command: str) -> str | None:
-    """Return what a command runs, without flags, paths and pipes; None where it only looks."""
+    """Return what a command runs first, without flags and paths; None where it only looks."""
+    return next(runners_of(command), None)
+
+
+def runners_of(command: str) -> Iterator[str]:
+    """Yield what a command runs."""
     for part in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
         words = [word.strip("\"'()") for word in part.split()[:12]]
         while words and (_ASSIGNS.match(words[0]) or words[0] in _WRAPPERS or words[0].isdigit()):
             words = words[1:]
-        if not words or words[0].startswith(("-", "<", "#", "$")):
-            continue
-        program = words[0].replace("\\", "/").rpartition("/")[2] or words[0]
-        if program in _TRIVIAL or not re.match(r"^[\w.+-]{1,40}$", program):
+        program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
+        if program in _TRIVIAL or not _PROGRAM.match(program):
             continue
         rest = [word for word in words[1:] if not word.startswith("-")]
         if _SCRIPTED.match(program):
-            script = words[1:3] if words[1:2] == ["-m"] else words[1:2] if not rest else rest[:1]
+            script = words[1:3] if words[1:2] == ["-m"] else rest[:1]
             script = words[1:2] if words[1:2] in (["-c"], ["-e"], ["-"]) else script
-            return " ".join((program, *script))[:80]
-        verbs = []
-        for word in rest[:2]:
-            if not _VERB.match(word):
-                break
-            verbs.append(word)
-        if verbs and not _QUERIES.isdisjoint(verbs):
-            return None
-        return " ".join((program, *verbs))
-    return None
+            yield " ".join((program, *script))[:80]
+            continue
+        verbs = list(takewhile(_VERB.match, rest[:2]))
+        if not verbs or _QUERIES.isdisjoint(verbs):
+            yield " ".join((program, *verbs))
 
 
 def _exit_code(result: str) -> int | None:
@@ -224,7 +235,7 @@ def _failure(result: str, is_error: bool, is_command: bool) -> str | None:
     if not (is_error or code or errors):
         return None
     if errors and errors[-1].startswith("Traceback"):
-        errors = [line for line in lines if re.match(r"^[\w.]+(?:Error|Exception|Warning)?: ", line)]
+        errors = [line for line in lines if _RAISED.match(line)]
     cleaned = [line for line in (_TAGS.sub("", line).strip() for line in lines) if line]
     line = errors[-1] if errors else cleaned[-1 if is_command else 0] if cleaned else ""
     return one_line(line, MAX_LINE_CHARS) or f"exit code {code}"
@@ -238,7 +249,8 @@ def _outcome(result: str) -> str:
 
 
 def _short_command(command: str) -> str:
-    text = re.sub(r"^(?:cd\s+[^\s;&]+\s*(?:&&|;)\s*)+", "", " ".join(command[:2048].split()))
+    text = re.sub(r"^\s*#[^\n]*\n", "", command[:2048])
+    text = re.sub(r"^(?:cd\s+[^\s;&]+\s*(?:&&|;)\s*)+", "", " ".join(text.split()))
     return one_line(text, 100).replace(GAVE, " ")
 
 
@@ -297,6 +309,8 @@ class WorkState:
     looked: dict[str, str] = field(default_factory=dict)
     references: dict[str, None] = field(default_factory=dict)
     pending: dict[str, ToolCall] = field(default_factory=dict)
+    runs: int = 0
+    failed_at: dict[str, int] = field(default_factory=dict)
 
     def add_call(self, call: ToolCall) -> None:
         """Read a call; its result comes later."""
@@ -334,7 +348,9 @@ class WorkState:
             return None
         arguments = arguments_of(call)
         if _ASKS.search(call.name) and ("questions" in arguments or "question" in arguments):
-            return text if not message.is_error else None
+            found = _ANSWER.findall(text[:4000])
+            answers = (f"{answer} (asked: {question})" for question, answer in found)
+            return "" if message.is_error else "\n".join(answers) or text
         command = _command_of(call, arguments)
         if command is not None:
             self.add_command(command, text, message.is_error)
@@ -348,19 +364,28 @@ class WorkState:
             is_edit = command.startswith(("edit", "create")) and not _ERROR_LIST.search(result)
             _put(self.files, opened[1], is_edit or self.files.get(opened[1], False), MAX_FILES)
             return
-        runner = runner_of(command)
-        if runner is None:
+        runners = list(runners_of(command))
+        if not runners:
             return
         failure = _failure(result, is_error, is_command=True)
-        known = {*self.commands, *self.failures}
-        for line in (line for line in known if runner_of(line) == runner):
-            self.commands.pop(line, None)
-            self.failures.pop(line, None)
+        ended = runners[:1] if failure is not None else runners
+        for entries in (self.commands, self.failures):
+            for line in [line for line in entries if runner_of(line) in ended]:
+                if entries is self.failures or runner_of(line) == runners[0]:
+                    del entries[line]
+        self.runs += 1
         short = _short_command(command)
         if failure is not None:
             _put(self.failures, short, failure, MAX_FAILURES)
+            self.failed_at[short] = self.runs
         else:
             _put(self.commands, short, _outcome(result))
+        for line in [each for each in self.failures if self._is_over(each)]:
+            del self.failures[line]
+
+    def _is_over(self, line: str) -> bool:
+        """Whether so much was run since a failure that the work went another way."""
+        return self.runs - self.failed_at.get(line, self.runs) > MAX_SINCE_FAILURE
 
     def _add_other(
         self, call: ToolCall, arguments: Mapping[str, Any], text: str, is_error: bool
