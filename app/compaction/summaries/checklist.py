@@ -23,7 +23,7 @@ from app.models.tokens import CountText
 KEPT_SHARE = 0.5
 """The share of a summary that kept statements may take."""
 KEPT_HEADING = "## Said by the user, word for word"
-MAX_KEPT_CHARS = 400
+MAX_KEPT_CHARS = 300
 NOT_SAID = " (added by the summariser)"
 _STANDING = re.compile(r"^#{1,4} *\**standing instructions", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)])\s+")

@@ -122,7 +122,7 @@ class Digest:
     earlier: str = ""
     superseded: Counter[Section] = field(default_factory=Counter)
     _number: int = 0
-    _by_stem: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _by_word: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _asked: _Asked | None = None
     _last_said: str = ""
     _question: str = ""
@@ -134,6 +134,7 @@ class Digest:
     def add(self, message: Message, number: int = 0) -> None:
         """Collect what a message states, and what its calls did."""
         self._number = number or self._number + 1
+        self.work.open_before.clear()
         if message.role is Role.TOOL:
             self._settle(is_answered=True)
             if answer := self.work.add_result(message):
@@ -181,13 +182,16 @@ class Digest:
 
     def _add_assistant(self, message: Message, text: str) -> None:
         calls = message.calls
-        prose = text
+        prose, self._action = text, ""
         if not calls and ("```" in text or "</" in text):
-            command, before = sentences.command_in(text)
-            self._action = command
+            self._action, before = sentences.command_in(text)
             prose = before or text
         prose = sentences.without_code(prose)
-        is_note = not calls and _width(prose) <= NOTED_CHARS and not prose.endswith(QUESTION)
+        is_note = (
+            not (calls or self._action)
+            and _width(prose) <= NOTED_CHARS
+            and not prose.endswith(QUESTION)
+        )
         if self._asked is None and is_note and self._number - 1 in self.requests:
             self._asked = _Asked(self._number - 1, self.requests.pop(self._number - 1))
         if self._asked is not None and is_note and not self._asked.is_noted:
@@ -265,16 +269,16 @@ class Digest:
         if replaces:
             self._replace(new)
         self.stated[key] = new
-        for stem in new.of.stems:
-            self._by_stem[stem].add(key)
+        for word in new.of.words:
+            self._by_word[word].add(key)
         if len(self.stated) > MAX_STATEMENTS:
             keys = iter(self.stated)
             self._remove(next((k for k in keys if not self.stated[k].by_user), next(keys, key)))
 
     def _replace(self, new: Stated) -> None:
         most = max(4, len(self.stated) // 5)
-        common = frozenset(s for s, keys in self._by_stem.items() if len(keys) >= most)
-        found = {key for stem in new.of.stems - common for key in self._by_stem[stem]}
+        common = frozenset(s for s, keys in self._by_word.items() if len(keys) >= most)
+        found = {key for word in new.of.words - common for key in self._by_word[word]}
         for key in sorted(found):
             old = self.stated[key]
             if (new.by_user or not old.by_user) and sentences.replaces(new.of, old.of, common):
@@ -282,8 +286,8 @@ class Digest:
                 self._remove(key)
 
     def _remove(self, key: str) -> None:
-        for stem in self.stated.pop(key).of.stems:
-            self._by_stem[stem].discard(key)
+        for word in self.stated.pop(key).of.words:
+            self._by_word[word].discard(key)
 
     def replace_by(self, message: Message) -> None:
         """Remove what a user's message that stays shown replaces; it is not collected itself."""
@@ -346,7 +350,9 @@ class Digest:
                 self._state(text, by_user=section is Section.STATED, replaces=replaces)
         elif section in restore:
             restore[section](item)
-        elif section is not Section.OPEN and item not in self.earlier:
+        elif section is Section.OPEN:
+            work.open_before.append(item)
+        elif item not in self.earlier:
             self.earlier = f"{self.earlier}\n\n{item}".strip()
         self._number = max(self._number, number)
 

@@ -280,7 +280,7 @@ _VALUES = {
     r"|\b(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z0-9]{5,12}\b|\b[a-z]{2,}(?:[-_][a-z]+)*[-_]\d+\b",
     "number": r"(?<![A-Za-z0-9_.])\d[\d.,]*(?:\s?(?:[%°]|[^\W\d_]{1,12}))?",
     "name": rf"(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
-    rf"|\b[{_UPPER}][{_LOWER}]+ [{_UPPER}][{_LOWER}]+\b(?!/)|\b[A-Z]{{4,}}(?:-\d+)?\b"
+    rf"|\b[{_UPPER}][{_LOWER}]+ [{_UPPER}][{_LOWER}]+\b(?![/-])|\b[A-Z]{{4,}}(?:-\d+)?\b"
     rf"|(?<=: )[{_UPPER}][\w-]+(?=\.?$)",
     "quoted": r"[“\"«「`][^”\"»」`\n]{1,60}[”\"»」`]",
 }
@@ -299,6 +299,11 @@ class Statement:
     label: str
     stems: frozenset[str]
     values: Mapping[str, frozenset[str]]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """What it can be found by: the stems, and its names, which may be part of the subject."""
+        return self.stems | self.values.get("name", frozenset())
 
     @property
     def is_strong(self) -> bool:
@@ -346,7 +351,9 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
 
     `common` are the stems that many statements have: they tell no subject from another.
     """
-    mine, others = new.stems - common, old.stems - common
+    names = new.values.get("name", frozenset()) & old.values.get("name", frozenset())
+    same = frozenset(word for name in names for word in _WORD.findall(name))  # part of the subject
+    mine, others = new.stems - common | same, old.stems - common | same
     shared = len(mine & others)
     if not shared or (new.label and old.label and new.label != old.label):
         return False

@@ -175,6 +175,15 @@ _TRIVIAL = frozenset(
     )
 )
 """Programs that look, move files or belong to a shell."""
+_MANY = frozenset(
+    re.findall(
+        r"\S+",
+        "git npm pnpm yarn bun go cargo docker docker-compose kubectl make mvn gradle gradlew"
+        " dotnet mix gh pip pip3 apt apt-get terraform helm swift flutter composer bundle rails deno"
+        " aws gcloud az brew systemctl turbo nx cmake conda bazel alembic pre-commit",
+    )
+)
+"""Programs whose first words say what they do."""
 _WRAPPERS = frozenset(
     re.findall(
         r"\S+",
@@ -212,7 +221,7 @@ def runners_of(command: str) -> Iterator[str]:
             script = words[1:2] if words[1:2] in (["-c"], ["-e"], ["-"]) else script
             yield " ".join((program, *script))[:80]
             continue
-        verbs = list(takewhile(_VERB.match, rest[:2]))
+        verbs = list(takewhile(_VERB.match, rest[:2])) if program in _MANY else []
         if not verbs or _QUERIES.isdisjoint(verbs):
             yield " ".join((program, *verbs))
 
@@ -309,6 +318,7 @@ class WorkState:
     looked: dict[str, str] = field(default_factory=dict)
     references: dict[str, None] = field(default_factory=dict)
     pending: dict[str, ToolCall] = field(default_factory=dict)
+    open_before: list[str] = field(default_factory=list)
     runs: int = 0
     failed_at: dict[str, int] = field(default_factory=dict)
 
@@ -425,9 +435,9 @@ class WorkState:
             yield f"[{state}] #{identity} {text}" if identity else f"[{state}] {text}"
 
     def open_lines(self) -> list[str]:
-        """Return the calls without a result."""
+        """Return the calls without a result, those of an earlier summary if nothing followed."""
         lines = (f"{call.name} {one_line(call.arguments, 160)}" for call in self.pending.values())
-        return list(dict.fromkeys(lines))[-3:]
+        return list(dict.fromkeys((*self.open_before, *lines)))[-3:]
 
     def file_lines(self, *, edited: bool) -> list[str]:
         """Return the names of the files that were edited, or of those only read, newest last."""

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.compaction.run import CompactionRequest
-from app.compaction.summaries.extractive import SummaryScope
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.room import SummaryScope
 from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.view import Span
