@@ -148,7 +148,7 @@ class Writer:
         tries, chars = MAX_TRIES, 6 * (self.limit - self.count(self.text()))
         for section in _FILLING:
             chosen = self.chosen.setdefault(section, {})
-            texts = self.items[section]
+            texts = self.items.get(section, [])
             for at in sorted(self._newest(section), key=lambda at: not label_of(texts[at])):
                 text = texts[at]
                 is_out = at in chosen or len(text) > chars or not tries

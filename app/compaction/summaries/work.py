@@ -210,6 +210,7 @@ def runners_of(command: str) -> Iterator[str]:
     """Yield what a command runs."""
     for part in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
         words = [word.strip("\"'()") for word in part.split()[:12]]
+        words = words[words.index("exec") + 1 :] if "exec" in words[1:6] else words
         while words and (_ASSIGNS.match(words[0]) or words[0] in _WRAPPERS or words[0].isdigit()):
             words = words[1:]
         program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
@@ -378,11 +379,11 @@ class WorkState:
         if not runners:
             return
         failure = _failure(result, is_error, is_command=True)
+        for line in [line for line in self.commands if runner_of(line) == runners[0]]:
+            del self.commands[line]
         ended = runners[:1] if failure is not None else runners
-        for entries in (self.commands, self.failures):
-            for line in [line for line in entries if runner_of(line) in ended]:
-                if entries is self.failures or runner_of(line) == runners[0]:
-                    del entries[line]
+        for line in [line for line in self.failures if not set(ended).isdisjoint(runners_of(line))]:
+            del self.failures[line]
         self.runs += 1
         short = _short_command(command)
         if failure is not None:
