@@ -30,7 +30,7 @@ MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
 STEP_CHARS = 160
 MIN_STEMS = 3
-NOTED_CHARS, MAX_NOTED_CHARS = 90, 450
+NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS = 80
 LONG_MESSAGE_CHARS = 2_000
@@ -225,7 +225,8 @@ class Digest:
         is_plain = bool(found) and all(map(is_prose, found)) and _ASKED not in asked.text
         is_noted = asked.is_noted and not is_answered and len(asked.text) <= MAX_NOTED_CHARS
         if is_plain and (is_noted or all(map(label_of, found))):
-            for each in found:
+            whole = " ".join(asked.text.split())
+            for each in [whole] if len(whole) <= MAX_WHOLE_CHARS else found:
                 self._state(each, by_user=True)
             return
         self._add_request(asked.number, asked.text)
@@ -247,12 +248,15 @@ class Digest:
 
     def _state_all(self, number: int, text: str) -> None:
         is_long, at, found = len(text) > LONG_MESSAGE_CHARS, 0, 0
-        for each in sentences.sentences(text[:MAX_TEXT_CHARS]):
+        is_short = len(text) <= MAX_WHOLE_CHARS and "\n" not in text
+        for each in [text] if is_short else sentences.sentences(text[:MAX_TEXT_CHARS]):
             at += len(each) + 1
             is_edge = at < EDGE_CHARS or at > len(text) - EDGE_CHARS
             if not is_prose(each) or found >= MAX_FROM_MESSAGE:
                 continue
-            if label_of(each) or ((is_edge or not is_long) and statement_of(each).is_strong):
+            of = statement_of(each)
+            is_stated = bool(of.values) if is_short else of.is_strong
+            if label_of(each) or ((is_edge or not is_long) and is_stated):
                 self._state(each, by_user=True, request=number)
                 found += 1
 
@@ -260,7 +264,7 @@ class Digest:
 
     def _state(self, text: str, *, by_user: bool, request: int = 0, replaces: bool = True) -> None:
         """Add a statement in the place of those that it replaces (rule 4)."""
-        key = " ".join(text.lower().split()).strip(" .!。*`")
+        key = _key(text)
         old = self.stated.get(key)
         if old is not None:
             by_user, request = by_user or old.by_user, min(request, old.request)
@@ -284,6 +288,9 @@ class Digest:
             if (new.by_user or not old.by_user) and sentences.replaces(new.of, old.of, common):
                 self.superseded[old.section] += 1
                 self._remove(key)
+                is_sure = old.of.is_strong or not (old.of.stems - common - new.of.stems)
+                if is_sure and _key(self.requests.get(old.request, "")) == key:
+                    del self.requests[old.request]  # all that it said
 
     def _remove(self, key: str) -> None:
         for word in self.stated.pop(key).of.words:
@@ -364,6 +371,10 @@ def _is_kept(sentence: str, is_step: bool) -> bool:
         return True
     is_exact = not of.values.keys().isdisjoint(("money", "date", "time", "mail"))
     return len(of.stems) >= MIN_STEMS and (is_exact if is_step else of.is_strong)
+
+
+def _key(text: str) -> str:
+    return " ".join(text.lower().split()).strip(" .!。*`")
 
 
 def _width(text: str) -> int:

@@ -121,7 +121,8 @@ class Writer:
         self._take(Section.REQUESTS, requests[:1], 0.25)
         self._take(Section.REQUESTS, requests[-1:], 0.2)
         self._take_stated([at for at in ranked if label_of(users[at].text)], 1.0)
-        self._take_stated([at for at in ranked if users[at].of.is_strong], 0.4)
+        typed = [at for at in ranked if users[at].of.is_strong or not users[at].request]
+        self._take_stated([at for at in typed if users[at].of.values], 0.45)
         for section in _STATE:
             self._take(section, self._newest(section), 0.12)
         self._take(Section.SAID, said[:1], 0.2)
@@ -130,6 +131,7 @@ class Writer:
         self._take(Section.COMMANDS, told, 0.1)
         for section in _WORK:
             self._take(section, self._newest(section)[:MAX_WORK], 0.1)
+        self._take_stated(typed, 0.2)
         self._take(Section.EARLIER, self._newest(Section.EARLIER), 0.35)
         self._take(Section.SAID, said[1:], 0.2, brief=True)
         self._take_stated([at for at in ranked if users[at].of.values], 0.5)

@@ -361,6 +361,8 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
     kinds = new.values.keys() & old.values.keys()
     differing = {kind for kind in kinds if new.values[kind] != old.values[kind]}
     same_label = bool(new.label) and new.label == old.label
+    if len(differing) > 1:
+        return False  # one of the values may be the subject: `invoice 7 is $300`
     if differing - WEAK:
         return overlap >= (0.32 if same_label else 0.5) and (shared >= 2 or same_label)
     if differing:

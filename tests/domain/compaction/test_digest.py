@@ -159,6 +159,7 @@ def test_only_the_newest_value_of_a_subject_is_listed(old: str, new: str) -> Non
 def test_statements_of_one_shape_about_different_things_stay() -> None:
     """And an assistant's statement replaces no user's."""
     ports = ["The Redis port is 6379.", "The Postgres port is 5432.", "The timeout is 30 seconds."]
+    ports += ["Invoice 7 is about $300.", "Invoice 8 is about $400."]
     messages = [message for port in ports for message in told(port)]
     messages += [user("Go on."), assistant("The Redis port is 6380, as the file says.")]
     assert all(port in summarised(messages).text for port in ports)
