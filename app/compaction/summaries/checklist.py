@@ -48,18 +48,20 @@ def checklist_of(
 ) -> Checklist:
     """Return what of a digest a summary must not lose (rules 1 and 4)."""
     digest.finish()
-    said = [each.text for each in digest.stated.values() if each.by_user and not each.request]
-    said += [text for text in digest.requests.values() if len(text) <= MAX_KEPT_CHARS]
-    said += [each.text for each in digest.stated.values() if each.by_user and each.request]
-    remaining = kept_tokens - count(KEPT_HEADING) - 2
+    users = [each for each in digest.stated.values() if each.by_user]
+    requests = [text for text in digest.requests.values() if len(text) <= MAX_KEPT_CHARS]
+    said = [each.text for each in users if not each.request]
+    inside = [each.text for each in users if each.request]
+    places = {text: at for at, text in enumerate((*requests, *inside, *said))}
     kept: list[str] = []
-    shown = ""
-    for text in reversed(list(dict.fromkeys(said))):
+    shown, remaining = "", kept_tokens - count(KEPT_HEADING) - 2
+    for text in (*reversed(said), *reversed(requests), *reversed(inside)):
         cost = count(_item(text)) + 1
         if cost <= remaining and _flat(text) not in shown:
-            kept.insert(0, text)
+            kept.append(text)
             remaining -= cost
             shown += f" {_flat(text)}"
+    kept.sort(key=places.__getitem__)
     others = fitted(digest, others_tokens, count, sections=_OTHERS).text
     return Checklist(tuple(kept), "" if others == NOTHING else others)
 

@@ -288,7 +288,9 @@ class Digest:
             if (new.by_user or not old.by_user) and sentences.replaces(new.of, old.of, common):
                 self.superseded[old.section] += 1
                 self._remove(key)
-                is_sure = old.of.is_strong or not (old.of.stems - common - new.of.stems)
+                is_sure = old.request > min(self.requests, default=0) and (
+                    old.of.is_strong or not (old.of.stems - common - new.of.stems)
+                )
                 if is_sure and _key(self.requests.get(old.request, "")) == key:
                     del self.requests[old.request]  # all that it said
 
