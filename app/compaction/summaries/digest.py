@@ -29,7 +29,10 @@ MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
 STEP_CHARS = 160
+CUT = "[…]"
+"""In the place of what a newer statement replaces."""
 MIN_STEMS = 3
+EXACT = ("money", "date", "time", "mail", "version", "host")
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS = 80
@@ -288,11 +291,17 @@ class Digest:
             if (new.by_user or not old.by_user) and sentences.replaces(new.of, old.of, common):
                 self.superseded[old.section] += 1
                 self._remove(key)
-                is_sure = old.request > min(self.requests, default=0) and (
-                    old.of.is_strong or not (old.of.stems - common - new.of.stems)
-                )
-                if is_sure and _key(self.requests.get(old.request, "")) == key:
-                    del self.requests[old.request]  # all that it said
+                if old.of.is_strong or old.of.stems <= new.of.stems | common:
+                    self._cut(old)
+
+    def _cut(self, old: Stated) -> None:
+        """Leave a replaced statement out of the request that has it; the first stays whole."""
+        text = self.requests.get(old.request, "")
+        if old.request > min(self.requests, default=0) and old.text in text:
+            left = text.replace(old.text, CUT).strip()
+            self.requests[old.request] = left
+            if left == CUT:
+                del self.requests[old.request]
 
     def _remove(self, key: str) -> None:
         for word in self.stated.pop(key).of.words:
@@ -371,7 +380,7 @@ def _is_kept(sentence: str, is_step: bool) -> bool:
     of = statement_of(sentence)
     if label_of(sentence):
         return True
-    is_exact = not of.values.keys().isdisjoint(("money", "date", "time", "mail"))
+    is_exact = not of.values.keys().isdisjoint(EXACT)
     return len(of.stems) >= MIN_STEMS and (is_exact if is_step else of.is_strong)
 
 

@@ -45,7 +45,9 @@ MIN_CLOSING_SHARE = 0.06
 _RETAINED = frozenset({Section.STATED})
 _ONE_LINE = frozenset({Section.EDITED, Section.READ})
 _STATE = (Section.TODO, Section.FAILED, Section.OPEN)
-MAX_WORK = 12
+MAX_WORK, MAX_TALK_WORDS = 12, 4
+OPTIONAL_SHARE = 0.7
+"""Values, older conclusions and what was only read take no more than this share of the room."""
 _WORK = (Section.EDITED, Section.COMMANDS, Section.DONE)
 _REPEATED = {
     Section.STATED: (Section.REQUESTS,),
@@ -114,32 +116,35 @@ class Writer:
 
     def choose(self) -> None:
         """Choose the items by rank (rule 1)."""
-        requests = self._newest(Section.REQUESTS)
-        said = self._newest(Section.SAID)
+        requests, said = self._newest(Section.REQUESTS), self._newest(Section.SAID)
         users = [each for each in self.digest.stated.values() if each.by_user]
         ranked = self._newest(Section.STATED)
+        noted = [at for at in ranked if users[at].of.is_strong or not users[at].request]
         self._take(Section.REQUESTS, requests[:1], 0.25)
         self._take(Section.REQUESTS, requests[-1:], 0.2)
         self._take_stated([at for at in ranked if label_of(users[at].text)], 1.0)
-        typed = [at for at in ranked if users[at].of.is_strong or not users[at].request]
-        self._take_stated([at for at in typed if users[at].of.values], 0.45)
+        self._take_stated([at for at in noted if users[at].of.values], 0.45)
         for section in _STATE:
-            self._take(section, self._newest(section), 0.12)
+            self._take(section, self._newest(section), 0.1)
         self._take(Section.SAID, said[:1], 0.2)
-        self._take(Section.REQUESTS, requests[1:], 0.3, brief=True)
+        talk = self.items.get(Section.REQUESTS, [])
+        older = sorted(requests[1:], key=lambda at: len(talk[at].split()) <= MAX_TALK_WORDS)
+        self._take(Section.REQUESTS, older, 0.45, brief=True)
         told = [at for at in self._newest(Section.COMMANDS) if not self._is_plain(at)]
-        self._take(Section.COMMANDS, told, 0.1)
+        self._take(Section.COMMANDS, told, 0.08)
         for section in _WORK:
-            self._take(section, self._newest(section)[:MAX_WORK], 0.1)
-        self._take_stated(typed, 0.2)
+            self._take(section, self._newest(section)[:MAX_WORK], 0.08)
+        self._take_stated(noted, 0.2)
         self._take(Section.EARLIER, self._newest(Section.EARLIER), 0.35)
-        self._take(Section.SAID, said[1:], 0.2, brief=True)
+        self._take(Section.VALUES, self._newest(Section.VALUES), 0.12)
+        self._take(Section.SAID, said[1:], 0.12, brief=True)
         self._take_stated([at for at in ranked if users[at].of.values], 0.5)
-        self._take(Section.REQUESTS, requests, 1.0)
-        self._take(Section.SAID, said[:3], 0.5)
-        self._take(Section.VALUES, self._newest(Section.VALUES), 1.0)
+        self._take(Section.REQUESTS, older, 1.0)
+        self.room -= int(self.limit * (1 - OPTIONAL_SHARE))  # what messages may take as well
+        self._take(Section.VALUES, self._newest(Section.VALUES), 0.3)
         for section in (*_STATE, *_LAST):
-            self._take(section, self._newest(section)[:MAX_WORK], 0.5)
+            self._take(section, self._newest(section)[:MAX_WORK], 0.3)
+        self._take(Section.SAID, said[:3], 0.4)
         self._take(Section.EARLIER, self._newest(Section.EARLIER), 1.0)
         self._take(Section.SAID, said, 1.0)
         self._leave_out_repeated()

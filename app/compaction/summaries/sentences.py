@@ -294,10 +294,14 @@ WEAK = frozenset({"name", "quoted", "number"})
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a sentence is about: its label, the stems of its words, and its values by type."""
+    """What a sentence is about: its label, the stems of its words, and its values by type.
+
+    `before` are the stems directly before others.
+    """
 
     label: str
     stems: frozenset[str]
+    before: Mapping[str, str]
     values: Mapping[str, frozenset[str]]
 
     @property
@@ -327,7 +331,9 @@ def statement_of(sentence: str) -> Statement:
     if label and not label[1].isupper():
         taken = f"{label[1]} {taken}"
     found = {kind: frozenset(each) for kind, each in values.items()}
-    return Statement(title, frozenset(_stems(taken)), found)
+    stems = list(_stems(taken))
+    before = dict(zip(stems[1:], stems, strict=False))
+    return Statement(title, frozenset(stems), before, found)
 
 
 def _stems(text: str) -> Iterator[str]:
@@ -363,10 +369,18 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
     same_label = bool(new.label) and new.label == old.label
     if len(differing) > 1:
         return False  # one of the values may be the subject: `invoice 7 is $300`
-    if differing - WEAK:
-        return overlap >= (0.32 if same_label else 0.5) and (shared >= 2 or same_label)
+    if differing and not same_label:
+        return overlap >= 0.5 and shared >= 2 and not _is_qualified(new, old, mine & others)
     if differing:
-        return overlap >= (0.5 if same_label else 0.6) and shared >= 2
+        return overlap >= (0.32 if differing - WEAK else 0.5) and bool(
+            shared >= 2 or differing - WEAK
+        )
     if not kinds and same_label:
         return shared >= 3 and overlap >= 0.7
     return False
+
+
+def _is_qualified(new: Statement, old: Statement, shared: frozenset[str]) -> bool:
+    """Whether other words stand before a word that both have: `mobile port`, `partner port`."""
+    pairs = ((new.before.get(stem), old.before.get(stem)) for stem in shared)
+    return any(one and other and one != other and not {one, other} & shared for one, other in pairs)

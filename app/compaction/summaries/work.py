@@ -179,8 +179,8 @@ _MANY = frozenset(
     re.findall(
         r"\S+",
         "git npm pnpm yarn bun go cargo docker docker-compose kubectl make mvn gradle gradlew"
-        " dotnet mix gh pip pip3 apt apt-get terraform helm swift flutter composer bundle rails deno"
-        " aws gcloud az brew systemctl turbo nx cmake conda bazel alembic pre-commit",
+        " dotnet mix gh pip pip3 apt apt-get terraform helm swift flutter composer bundle deno"
+        " rails aws gcloud az brew systemctl turbo nx cmake conda bazel alembic pre-commit",
     )
 )
 """Programs whose first words say what they do."""
