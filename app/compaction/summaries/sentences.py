@@ -371,10 +371,10 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
         return False  # one of the values may be the subject: `invoice 7 is $300`
     if differing and not same_label:
         return overlap >= 0.5 and shared >= 2 and not _is_qualified(new, old, mine & others)
+    if differing - WEAK:
+        return overlap >= 0.32
     if differing:
-        return overlap >= (0.32 if differing - WEAK else 0.5) and bool(
-            shared >= 2 or differing - WEAK
-        )
+        return overlap >= 0.6 and shared >= 2
     if not kinds and same_label:
         return shared >= 3 and overlap >= 0.7
     return False
