@@ -159,7 +159,8 @@ class Digest:
         if HEADING in text[:400]:  # a summary that another conversation was continued from
             self.read(text)
             return
-        if sentences.is_observation(text, self._last_said):
+        is_first = self._number <= 2 and not self.requests
+        if not is_first and sentences.is_observation(text, self._last_said):
             if self._action:
                 self.work.add_command(self._action, text)
                 self._action = ""

@@ -41,6 +41,8 @@ MIN_CUT_TOKENS = 24
 """A text that has fewer tokens left is not shortened to them but left out."""
 BRIEF_TOKENS = 40
 """So much of every older request and conclusion is tried before any is shown whole."""
+LEAST_TOKENS = 24
+"""Of a small room a share would not hold an item."""
 MIN_CLOSING_SHARE = 0.06
 _RETAINED = frozenset({Section.STATED})
 _ONE_LINE = frozenset({Section.EDITED, Section.READ})
@@ -48,7 +50,7 @@ _STATE = (Section.TODO, Section.FAILED, Section.OPEN)
 MAX_WORK, MAX_TALK_WORDS = 12, 4
 OPTIONAL_SHARE = 0.7
 """Values, older conclusions and what was only read take no more than this share of the room."""
-_WORK = (Section.EDITED, Section.COMMANDS, Section.DONE)
+_WORK = (Section.EDITED, Section.DONE, Section.COMMANDS)
 _REPEATED = {
     Section.STATED: (Section.REQUESTS,),
     Section.VALUES: (Section.REQUESTS, Section.SAID, Section.EARLIER),
@@ -133,7 +135,7 @@ class Writer:
         told = [at for at in self._newest(Section.COMMANDS) if not self._is_plain(at)]
         self._take(Section.COMMANDS, told, 0.08)
         for section in _WORK:
-            self._take(section, self._newest(section)[:MAX_WORK], 0.08)
+            self._take(section, self._newest(section)[:MAX_WORK], 0.1)
         self._take_stated(noted, 0.2)
         self._take(Section.EARLIER, self._newest(Section.EARLIER), 0.35)
         self._take(Section.VALUES, self._newest(Section.VALUES), 0.12)
@@ -190,7 +192,7 @@ class Writer:
         """
         if section not in self.items:
             return
-        most = min(self.room, int(self.limit * share))
+        most = min(self.room, int(self.limit * share) + LEAST_TOKENS)
         texts, chosen = self.items[section], self.chosen.setdefault(section, {})
         for at in positions:
             known = chosen.get(at)

@@ -40,12 +40,13 @@ _TEMPLATE = re.compile(r"^\s*(?:Base directory for this skill:|<objective>|<exec
 _RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
 _PROTOCOL = re.compile(
     r"^\s*(?:<(?:returncode|output|stdout|stderr|result|tool_response|function_results"
-    r"|observation|environment_details|tool_result|response|error|exit_code)\b"
+    r"|observation|tool_result|response|error|exit_code)\b"
     r"|\[File: |\(Open file: |\(Current directory: |bash-\$|\[The command completed"
     r"|(?:EXECUTION RESULT|OBSERVATION|Observation|Tool result|Exit code|Returncode|Output|stdout)"
-    r"\b[^\n]{0,60}:|\{\s*\"|\[\s*\{|Your (?:command ran|proposed edit)|Traceback \(most|\$ "
-    r"|\s{0,6}1[:|\t→])"
+    r"\b[^\n]{0,60}:|Your (?:command ran|proposed edit))"
 )
+"""How the output of a command begins that a harness sends as the user's message."""
+_DATA = re.compile(r"^\s*(?:\{\s*\"|\[\s*\{|Traceback \(most|\$ |\s{0,6}1[:|\t→])")
 _PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
 _FENCE = re.compile(r"^ {0,8}(?:```|~~~)")
 _ACTION = re.compile(
@@ -99,13 +100,10 @@ def resumed_from(text: str) -> str:
 
 def is_observation(text: str, said: str) -> bool:
     """Whether a user message is the output of the command that the assistant wrote in `said`."""
-    if not said:
-        return False
-    if _PROMPT_END.search(text[-500:]):
+    if _PROMPT_END.search(text[-500:]) or _PROTOCOL.match(text):
         return True
-    if not _PROTOCOL.match(text):
-        return bool(_ACTION.search(said[-400:])) and _is_output(text[:4000])
-    return bool(_ACTION.search(said[-400:]) or "```" in said or text.lstrip()[:1] in "<[(")
+    is_called = _ACTION.search(said[-400:]) is not None
+    return is_called and (_DATA.match(text) is not None or _is_output(text[:4000]))
 
 
 def _is_output(text: str) -> bool:

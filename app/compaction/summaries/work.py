@@ -156,6 +156,9 @@ _ERROR = re.compile(
     r"|.{0,160}: No such file or directory|.{0,160}: Permission denied|make: \*\*\*"
     r"|.{0,120}: error(?: \w+)?: |- [EF]\d{3} )"
 )
+_SAYS_ERROR = re.compile(
+    r"\s{0,8}(?:\{\s*\"error\"|(?:error|exception|traceback)\b)", re.IGNORECASE
+)
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Warning|Exit|Interrupt)\b(?:: |$)")
 _ERROR_LIST = re.compile(r"^- [EF]\d{3} ", re.MULTILINE)
 _TEST_LINE = re.compile(
@@ -405,6 +408,7 @@ class WorkState:
         subject = arguments.get("subject")
         name = one_line(call.name, 80) or "a tool"
         about = f"{name} {paths[0][0]}" if paths else name
+        is_error = is_error or _SAYS_ERROR.match(text) is not None
         failure = _failure(text, is_error, is_command=False)
         if failure is not None:
             if not _READS.search(call.name):
