@@ -135,7 +135,7 @@ class Writer:
         told = [at for at in self._newest(Section.COMMANDS) if not self._is_plain(at)]
         self._take(Section.COMMANDS, told, 0.08)
         for section in _WORK:
-            self._take(section, self._newest(section)[:MAX_WORK], 0.1)
+            self._take(section, self._newest(section)[:MAX_WORK], 0.12)
         self._take_stated(noted, 0.2)
         self._take(Section.EARLIER, self._newest(Section.EARLIER), 0.35)
         self._take(Section.VALUES, self._newest(Section.VALUES), 0.12)

@@ -25,7 +25,7 @@ MAX_TASKS, MAX_PATHS, MIN_ROOTED = 60, 8, 4
 MAX_FILES, MAX_ENTRIES, MAX_FAILURES = 150, 30, 4
 MAX_SINCE_FAILURE = 12
 """After so many further commands a failure is history."""
-MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS = 140, 140, 200
+MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS = 110, 100, 200
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
 _COMMAND_KEYS = ("command", "cmd", "script", "commands")
