@@ -252,8 +252,8 @@ class Digest:
 
     def _state_all(self, number: int, text: str) -> None:
         is_long, at, found = len(text) > LONG_MESSAGE_CHARS, 0, 0
-        is_short = len(text) <= MAX_WHOLE_CHARS and "\n" not in text
-        for each in [text] if is_short else sentences.sentences(text[:MAX_TEXT_CHARS]):
+        is_short = len(text) <= MAX_NOTED_CHARS
+        for each in sentences.sentences(text[:MAX_TEXT_CHARS]):
             at += len(each) + 1
             is_edge = at < EDGE_CHARS or at > len(text) - EDGE_CHARS
             if not is_prose(each) or found >= MAX_FROM_MESSAGE:

@@ -286,6 +286,7 @@ _VALUE = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _VALU
 _SIGN = re.compile(r"[\d@/“\"«「`]|(?<=.)[A-ZÀ-ÞА-Я]|\w\.\w")
 _WORD = re.compile(r"[^\W\d_]+")
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7ff]+")
+MAX_LABEL_WORDS, MIN_RUN = 5, 3
 WEAK = frozenset({"name", "quoted", "number"})
 """Types of values that many sentences have."""
 
@@ -317,14 +318,13 @@ class Statement:
 def statement_of(sentence: str) -> Statement:
     """Return what a sentence states."""
     label = _LABEL.match(sentence)
+    label = label if label and len(label[1].split()) <= MAX_LABEL_WORDS else None
     body = sentence[label.end() :] if label else sentence
     values: dict[str, set[str]] = {}
     taken = body
     for match in _VALUE.finditer(body) if _SIGN.search(body) else ():
         values.setdefault(match.lastgroup or "", set()).add(match[0].strip(" .,").lower())
         taken = taken.replace(match[0], " ", 1)
-    if label and len(label[1].split()) > 5:
-        label = None
     title = label[1].strip(" *").lower() if label else ""
     if label and not label[1].isupper():
         taken = f"{label[1]} {taken}"
@@ -346,8 +346,9 @@ def _stems(text: str) -> Iterator[str]:
 def label_of(sentence: str) -> str:
     """Return the label in capitals that a sentence begins with, its colon included, or nothing."""
     label = _LABEL.match(sentence)
-    is_label = label is not None and label[1].isupper() and len(label[1].split()) <= 5
-    return label[0].rstrip() if label is not None and is_label else ""
+    if label is None or not label[1].isupper() or len(label[1].split()) > MAX_LABEL_WORDS:
+        return ""
+    return label[0].rstrip()
 
 
 def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
@@ -379,6 +380,18 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
 
 
 def _is_qualified(new: Statement, old: Statement, shared: frozenset[str]) -> bool:
-    """Whether other words stand before a word that both have: `mobile port`, `partner port`."""
-    pairs = ((new.before.get(stem), old.before.get(stem)) for stem in shared)
-    return any(one and other and one != other and not {one, other} & shared for one, other in pairs)
+    """Whether other words stand before what both have: `mobile port`, `partner port`.
+
+    Before three words or more that both have in a row they are no part of the subject.
+    """
+    follows = {old.before[stem]: stem for stem in shared if stem in old.before}
+    for stem in shared:
+        one, other = new.before.get(stem), old.before.get(stem)
+        if not one or not other or one == other or {one, other} & shared:
+            continue
+        run, at = 1, stem
+        while run < MIN_RUN and (then := follows.get(at)) and new.before.get(then) == at:
+            run, at = run + 1, then
+        if run < MIN_RUN:
+            return True
+    return False
