@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from app.common.texts import sendable
 from app.compaction.summaries.digest import (
     HEADING,
     NO_CLOSING,
@@ -112,7 +113,8 @@ class Writer:
             Section.EARLIER: [digest.earlier] if digest.earlier else [],
             **stated,
         }
-        self.items = {s: list(found.get(s, ())) for s in Section if s in self.sections}
+        wanted = (section for section in Section if section in self.sections)
+        self.items = {section: list(map(sendable, found.get(section, ()))) for section in wanted}
 
     # --- choosing -------------------------------------------------------------------------
 
