@@ -253,7 +253,7 @@ class Digest:
     def _state_all(self, number: int, text: str) -> None:
         is_long, at, found = len(text) > LONG_MESSAGE_CHARS, 0, 0
         is_short = len(text) <= MAX_NOTED_CHARS
-        for each in sentences.sentences(text[:MAX_TEXT_CHARS]):
+        for each in sentences.sentences(text[:MAX_TEXT_CHARS].partition(_ASKED)[0]):
             at += len(each) + 1
             is_edge = at < EDGE_CHARS or at > len(text) - EDGE_CHARS
             if not is_prose(each) or found >= MAX_FROM_MESSAGE:

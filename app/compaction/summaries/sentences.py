@@ -323,7 +323,8 @@ def statement_of(sentence: str) -> Statement:
     values: dict[str, set[str]] = {}
     taken = body
     for match in _VALUE.finditer(body) if _SIGN.search(body) else ():
-        values.setdefault(match.lastgroup or "", set()).add(match[0].strip(" .,").lower())
+        value = match[0].split()[0] if match.lastgroup == "number" else match[0]
+        values.setdefault(match.lastgroup or "", set()).add(value.strip(" .,").lower())
         taken = taken.replace(match[0], " ", 1)
     title = label[1].strip(" *").lower() if label else ""
     if label and not label[1].isupper():
@@ -364,7 +365,8 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
         return False
     overlap = shared / min(len(mine), len(others))
     kinds = new.values.keys() & old.values.keys()
-    differing = {kind for kind in kinds if new.values[kind] != old.values[kind]}
+    pairs = {kind: (new.values[kind], old.values[kind]) for kind in kinds}
+    differing = {kind for kind, (one, other) in pairs.items() if one - other and other - one}
     same_label = bool(new.label) and new.label == old.label
     if len(differing) > 1:
         return False  # one of the values may be the subject: `invoice 7 is $300`

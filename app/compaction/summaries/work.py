@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any, TypeVar
 
 from app.common import json_text
@@ -200,7 +200,7 @@ _VERB = re.compile(r"^[a-z][a-z:_-]{1,24}$")
 _QUERIES = frozenset({"status", "log", "diff", "show", "branch", "view", "list", "version"})
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _SPLIT = re.compile(r"&&|\|\||[;|\n]")
-_ASSIGNS = re.compile(r"^\w+=")
+_ASSIGNS = re.compile(r"^\w+=|^-|^\d+$")
 _TAGS = re.compile(r"</?\w[\w-]{0,40}>")
 
 
@@ -209,13 +209,16 @@ def runner_of(command: str) -> str | None:
     return next(runners_of(command), None)
 
 
+def _is_wrapper(word: str) -> bool:
+    return word in _WRAPPERS or _ASSIGNS.match(word) is not None
+
+
 def runners_of(command: str) -> Iterator[str]:
     """Yield what a command runs."""
     for part in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
         words = [word.strip("\"'()") for word in part.split()[:12]]
         words = words[words.index("exec") + 1 :] if "exec" in words[1:6] else words
-        while words and (_ASSIGNS.match(words[0]) or words[0] in _WRAPPERS or words[0].isdigit()):
-            words = words[1:]
+        words = list(dropwhile(_is_wrapper, words))
         program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
         if program in _TRIVIAL or not _PROGRAM.match(program):
             continue
