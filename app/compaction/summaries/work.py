@@ -253,7 +253,8 @@ def _failure(result: str, is_error: bool, is_command: bool) -> str | None:
     if errors and errors[-1].startswith("Traceback"):
         errors = [line for line in lines if _RAISED.match(line)]
     cleaned = [line for line in (_TAGS.sub("", line).strip() for line in lines) if line]
-    line = errors[-1] if errors else cleaned[-1 if is_command else 0] if cleaned else ""
+    first = " ".join(cleaned[: 1 + cleaned[0].endswith(":")]) if cleaned else ""
+    line = errors[-1] if errors else cleaned[-1] if is_command and cleaned else first
     return one_line(line, MAX_LINE_CHARS) or f"exit code {code}"
 
 
@@ -278,9 +279,11 @@ def _short_result(text: str) -> str:
         except ValueError:
             parsed = None
         if isinstance(parsed, Mapping):
-            return _fields(parsed, MAX_RESULT_CHARS)
+            plain = {key: each for key, each in parsed.items() if not is_code(str(each)[:200])}
+            return _fields(plain, MAX_RESULT_CHARS) or "ok"
     line = one_line(next(iter(text.strip().splitlines()), ""), MAX_RESULT_CHARS)
-    return "ok" if is_code(line) else line
+    line = "" if line.startswith("meta=") else line
+    return "ok" if not line or is_code(line) else line
 
 
 def _fields(values: Mapping[str, Any], max_chars: int) -> str:
