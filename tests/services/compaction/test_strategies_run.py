@@ -162,7 +162,7 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     assert len(harness.gateway.calls) == 8
     for build in await both(harness, cid):
         for node, text in zip((6, 7), texts(build), strict=False):
-            assert text.startswith(SUMMARY_PREFIX) and f"\nnode {node}\n" in text
+            assert text.startswith(SUMMARY_PREFIX) and f"node {node}\n" in text
 
 
 # --- chain ----------------------------------------------------------------------------------
