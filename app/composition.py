@@ -29,7 +29,6 @@ from app.context.stateless import RegistryService, StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.events import EventService
-from app.conversations.lookup import ConversationKeys
 from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
@@ -38,7 +37,7 @@ from app.conversations.search.service import SearchService
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
 from app.models import tokenizer
@@ -48,7 +47,7 @@ from app.models.tokenizer import LocalTokenizer
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.exports import ExportService, ImportService
+from app.snapshots.exports import ExportService
 from app.snapshots.forks import ForkService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
@@ -58,7 +57,7 @@ from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
 from app.tool_output.reading import BlobReader
 from app.tool_output.tools import ToolRanking, ToolSearchService
-from app.tool_output.uploads import BlobCollector, BlobUploads
+from app.tool_output.uploads import BlobUploads
 from app.work.leases import Leases
 from app.work.repository import waiting_in
 
@@ -83,19 +82,23 @@ class Services:
     def __init__(self, settings: Settings, now: Callable[[], datetime] = utc_now) -> None:
         """Make them for these settings; `now` is the clock of active windows."""
         self.telemetry = telemetry = Telemetry(app_version(), settings.metrics_token)
-        self.store = store = store_of(settings, telemetry.database_failed)
+        self.store = store = Store(
+            settings.database_url or "",
+            max_size=settings.pool_max_size,
+            timeouts=Timeouts(statement=settings.database_statement_seconds),
+            pooler=settings.database_pooler,
+            failed=telemetry.database_failed,
+        )
         telemetry.watch(store.pool_state, partial(waiting_in, store))
-        self.database = database = Database(store)
-        self.keys = keys_of(database, telemetry.key_refused)
-        self.limits = limits_of(settings, database)
+        self.database = database = Database(store, settings.default_model)
+        self.keys = KeyService(database, utc_now, time.monotonic, telemetry.key_refused)
+        self.limits = LimitService(
+            database,
+            TenantLimits(settings.requests_per_minute, settings.summarizer_calls_per_hour),
+            time.time,
+        )
         self.tokenizer, self.models = LocalTokenizer(), ModelRegistry()
         self.gateway = LiteLLMGateway(settings.summarizer_api_base, settings.summarizer_api_key)
-        self.missing_keys = {
-            model: variable
-            for model in (settings.summarizer_model, *settings.summarizer_fallback_models)
-            if model is not None and (variable := self.gateway.missing_key(model)) is not None
-        }
-        """The summarizers without a key, and the variables that it is missing in."""
         self.resolver = resolver = SettingsResolver(
             self.models, self.tokenizer, settings.policy, settings.default_model
         )
@@ -120,17 +123,16 @@ class Services:
         self.outputs = outputs = StoredResults(database, self.blob_store, new_id)
         self.blobs = BlobReader(database, resolver, outputs)
         self.uploads = BlobUploads(
-            database, resolver, self.blob_store, outputs, new_id, settings.max_blob_bytes
-        )
-        self.blob_collector = BlobCollector(
             database,
             resolver,
             self.blob_store,
             outputs,
+            new_id,
             utc_now,
+            settings.max_blob_bytes,
             timedelta(seconds=settings.blob_upload_ttl_seconds),
         )
-        self.search = SearchService(database, resolver)
+        self.search = SearchService(database)
         self.conversations: ConversationService = ConversationService(
             database,
             resolver,
@@ -190,7 +192,6 @@ class Services:
             outputs.delete_conversation_objects,
             self.summariser.check_model,
         )
-        self.conversation_keys = ConversationKeys(database)
         self.receipts = ReceiptService(database, resolver, active)
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
@@ -198,22 +199,20 @@ class Services:
         slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
-        self.exports = ExportService(database, outputs, utc_now)
-        self.imports = ImportService(
+        self.exports = ExportService(
             database,
             resolver,
-            self.blob_store,
+            outputs,
             new_id,
             utc_now,
-            settings.max_body_bytes,
-            settings.max_blob_bytes,
+            (settings.max_body_bytes, settings.max_blob_bytes),
         )
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
-        restores = RestoreService(database, outputs, active, log, resolver.default_model, MAX_BATCH)
-        summaries = SnapshotSummaries(database, self.summariser)
-        self.snapshots = SnapshotService(
-            database, resolver, summaries, restores, self.conversations, active, new_id
+        self.restores = RestoreService(
+            database, outputs, active, log, self.conversations, MAX_BATCH
         )
+        summaries = SnapshotSummaries(database, self.summariser)
+        self.snapshots = SnapshotService(database, resolver, summaries, active, new_id)
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
 
@@ -223,9 +222,6 @@ class Services:
 
         It begins once no first request has to load the tokenizer and the model registry.
         """
-        for model, variable in self.missing_keys.items():
-            data = {"model": model, "variable": variable}
-            _log.warning("summarizer_without_key", extra={"data": data})
         loading = asyncio.create_task(asyncio.to_thread(self._load))
         try:
             await self.store.open(FREQUENT)
@@ -244,28 +240,6 @@ class Services:
         """Load what the first request would wait for."""
         tokenizer.load()
         self.models.find("")
-
-
-def store_of(settings: Settings, failed: Callable[[str], None] = lambda _kind: None) -> Store:
-    """Return the store for these settings; `failed` gets the kind of each database error."""
-    return Store(
-        settings.database_url or "",
-        max_size=settings.pool_max_size,
-        timeouts=Timeouts(statement=settings.database_statement_seconds),
-        pooler=settings.database_pooler,
-        failed=failed,
-    )
-
-
-def keys_of(database: Database, refused: Callable[[str], None] = lambda _why: None) -> KeyService:
-    """Return the service of API keys; `refused` gets the reason of each refused key."""
-    return KeyService(database, utc_now, time.monotonic, refused)
-
-
-def limits_of(settings: Settings, database: Database) -> LimitService:
-    """Return the service of limits; the settings have those of tenants without their own."""
-    defaults = TenantLimits(settings.requests_per_minute, settings.summarizer_calls_per_hour)
-    return LimitService(database, defaults, time.time)
 
 
 def new_id() -> str:

@@ -254,7 +254,7 @@ def _send(
     if not answer.accepted:
         outcome.refused.append(f"build after message {number}: {answer.reason}")
         return
-    used, compaction = answer.body["tokens_used"], answer.body["compaction"]
+    used, compaction = answer.body["tokens_used"], answer.body["diagnostics"]["compaction"]
     outcome.builds += 1
     outcome.largest = max(outcome.largest, used)
     outcome.degraded += answer.body["degraded"]

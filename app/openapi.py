@@ -94,15 +94,15 @@ _INVALID_HTTP = {
 _LOCATION = {"description": "Path of the created resource.", "schema": {"type": "string"}}
 
 TAGS = [
-    {"name": "messages", "description": "The log of a conversation: append-only, never rewritten."},
-    {"name": "context", "description": "Payloads, budgets and events of a conversation."},
-    {"name": "blobs", "description": "Full tool outputs: read by line, byte and pattern."},
+    {"name": "messages", "description": "The append-only log; `redact` alone removes content."},
+    {"name": "context", "description": "Payloads and budgets; `overflow` cuts what was refused."},
+    {"name": "blobs", "description": "Full tool outputs; collecting deletes those not in use."},
     {"name": "tools", "description": "The tools that an agent reads outputs with."},
-    {"name": "compactions", "description": "Compaction, receipts, undo, and jobs."},
-    {"name": "conversations", "description": "Conversations and their settings."},
+    {"name": "compactions", "description": "`compact` shows a summary instead; receipts and undo."},
+    {"name": "conversations", "description": "Settings of one; `clear` begins an empty window."},
     {"name": "agents", "description": "Settings that several conversations share."},
     {"name": "snapshots", "description": "Saved active windows: read, export, restore."},
-    {"name": "stateless", "description": "Builds and compaction of messages in the request."},
+    {"name": "stateless", "description": "Builds and `compress` of messages in the request."},
     {"name": "models", "description": "Models, strategies and token counts."},
     {"name": "usage", "description": "Usage and cost by day and model."},
     {"name": "health", "description": "Health and metrics of the process."},

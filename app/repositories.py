@@ -16,10 +16,10 @@ from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
 from app.conversations.rows import CachedSettings, SettingsCache
 from app.database.connections import Repository, Session, Store
-from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS, TenantRepository
-from app.work.repository import JobRepository
+from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS
+from app.work.repository import TAKE_LEASE, JobRepository
 
-FREQUENT = (READ, ADD_EPOCH, APPEND, FIND_KEY, ANY_KEY, FIND_LIMITS)
+FREQUENT = (READ, ADD_EPOCH, APPEND, TAKE_LEASE, FIND_KEY, ANY_KEY, FIND_LIMITS)
 """The statements of builds, appends and their callers, which do nothing without values."""
 
 
@@ -52,24 +52,26 @@ class Repositories:
     jobs = _Of(JobRepository)
     usage = _Of(UsageRepository)
     blobs = _Of(BlobRepository)
-    tenants = _Of(TenantRepository)
 
 
 class Database:
-    """Opens sessions of a `Store`; no session is held open during a model call."""
+    """Opens sessions of a `Store`; no session is held open during a model call.
 
-    def __init__(self, store: Store) -> None:
+    `default_model` is that of conversations without a model of their own or of their agent.
+    """
+
+    def __init__(self, store: Store, default_model: str | None = None) -> None:
         self._store = store
-        self._settings_cache = SettingsCache()
+        self._settings_cache = SettingsCache(default_model)
 
     def cached_settings(self, tenant_id: str, conversation_id: str) -> CachedSettings | None:
         """Return the settings as this process last read them, which may be outdated."""
         return self._settings_cache.get(tenant_id, conversation_id)
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
-        """Each statement commits by itself."""
-        async with self._store.session() as session:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
+        """Each statement commits by itself; `seconds` is its timeout and the connection's."""
+        async with self._store.session(seconds) as session:
             yield Repositories(session, self._settings_cache)
 
     @asynccontextmanager

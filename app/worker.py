@@ -16,7 +16,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -25,6 +25,7 @@ from app.common import json_text, logs
 from app.common.errors import ServiceUnavailable
 from app.composition import Services
 from app.conversations.search.index import index_all
+from app.operation.recorder import serve_metrics
 from app.repositories import Database
 from app.settings import Settings
 from app.work.leases import Leases
@@ -168,7 +169,7 @@ class Worker:
                     detail = "The job was interrupted too many times"
                     error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
                     await session.jobs.change(key, claim.job_id, "failed", error=error)
-                await session.jobs.release_lease(key, claim.holder)
+            await self.leases.release(claim.conversation_id, claim.holder)
 
     async def _repeat(self, name: str, chore: Chore, seconds: float) -> None:
         """Do a chore now and then at an interval, also after a failure."""
@@ -208,7 +209,7 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         poll_seconds=settings.sweep_seconds,
         chores={
             "index": (partial(index_all, services.database), 10.0),
-            "blobs": (services.blob_collector.collect_all, 3600.0),
+            "blobs": (services.uploads.collect_all, 3600.0),
             "rows": (services.retention.delete_expired, 3600.0),
             "conversations": (services.retention.delete_expired_conversations, 60.0),
         },
@@ -225,10 +226,6 @@ async def work(settings: Settings) -> None:
         loop.add_signal_handler(number, stopped.set)
     services = Services(settings)
     async with services.opened(), worker_of(settings, services).running(GRACE_SECONDS):
-        with ExitStack() as stack:
-            if settings.metrics_port is not None:
-                from app.operation.recorder import serving_metrics
-
-                host, port = settings.host, settings.metrics_port
-                stack.enter_context(serving_metrics(services.telemetry, host, port))
-            await stopped.wait()
+        if settings.metrics_port is not None:
+            serve_metrics(services.telemetry, settings.host, settings.metrics_port)
+        await stopped.wait()

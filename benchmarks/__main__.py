@@ -46,7 +46,7 @@ def main() -> None:
         load = os.getloadavg()[0]
         section: Section = import_module(MEASUREMENTS[name]).measure(quick=arguments.quick)
         text = section.text(command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", load)
-        write(arguments.out, [(name, text)])
+        write(arguments.out, name, text, MEASUREMENTS)
         print(text, flush=True)
 
 

@@ -12,15 +12,14 @@ from pathlib import Path
 from random import Random
 from uuid import UUID, uuid4
 
-import asyncpg
 import orjson
 import uvloop
 
 from benchmarks import floors
 from benchmarks.connection import Connection
 from benchmarks.figures import Section, p50, times
-from benchmarks.processes import PostgresProcesses, Served
-from benchmarks.stage import Stage, create_conversation, report, stage
+from benchmarks.processes import CpuMeter, Served, floor_b, service
+from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import Message, plain_message
 
 CONVERSATIONS = 16
@@ -34,7 +33,7 @@ _SCRIPT = """
 local requests = {}
 local at = 0
 init = function(args)
-  local headers = {["Content-Type"] = "application/json", ["Authorization"] = %s}
+  local headers = {["Content-Type"] = "application/json"}
   for line in io.lines(%s) do
     local method, path, body = line:match("^(%%S+) (%%S+) (.*)$")
     requests[#requests + 1] = wrk.format(method, path, headers, body)
@@ -58,7 +57,6 @@ end
 class Round:
     """The results of one round, from wrk and the CPU times of the processes."""
 
-    requests: int
     per_second: float
     p50_ms: float
     p95_ms: float
@@ -66,56 +64,41 @@ class Round:
     server_cpu_ms: float
     postgres_cpu_ms: float
 
+    @property
+    def cpu_ms(self) -> float:
+        """CPU time of server and PostgreSQL for a message."""
+        return self.server_cpu_ms + self.postgres_cpu_ms
+
 
 class Load:
-    """A fixed set of requests to one server, sent repeatedly.
+    """A fixed set of requests to one server, sent repeatedly; a line is method, path and body."""
 
-    A line is a method, a path and a body; `key` is an API key that all of them bring.
-    """
-
-    def __init__(
-        self, folder: Path, name: str, server: Served, lines: Sequence[str], key: str = "none"
-    ) -> None:
+    def __init__(self, folder: Path, name: str, server: Served, lines: Sequence[str]) -> None:
         bodies = folder / f"{name}.txt"
         bodies.write_text("\n".join(lines) + "\n", encoding="utf-8")
         self._script = folder / f"{name}.lua"
-        header = json.dumps(f"Bearer {key}")
-        self._script.write_text(_SCRIPT % (header, json.dumps(str(bodies))), encoding="utf-8")
+        self._script.write_text(_SCRIPT % json.dumps(str(bodies)), encoding="utf-8")
         self._server = server
 
-    def run(
-        self, database: PostgresProcesses, connections: int, seconds: int, messages_each: int = 1
-    ) -> Round:
+    def run(self, meter: CpuMeter, connections: int, seconds: int, messages_each: int) -> Round:
         """Load the server for some seconds; raises RuntimeError if any answer is no 2xx."""
-        server, postgres = self._server.cpu_seconds, database.cpu_seconds
-        printed = subprocess.run(
-            (
-                "wrk",
-                "-t1",
-                f"-c{connections}",
-                f"-d{seconds}s",
-                "--timeout=20s",
-                "-s",
-                str(self._script),
-                f"http://127.0.0.1:{self._server.port}",
-            ),
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+        before = meter.read(self._server)
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout=20s"]
+        command += ["-s", str(self._script), f"http://127.0.0.1:{self._server.port}"]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        spent = meter.since(before, self._server)
         _, _, figures = printed.partition("FIGURES ")
         requests, micros, refused, broken, middle, slow, slowest = map(int, figures.split())
         if refused or broken or not requests:
             raise RuntimeError(f"{refused} refused, {broken} broken: {printed}")
         messages = requests * messages_each
         return Round(
-            requests=requests,
-            per_second=messages / (micros / 1e6),
-            p50_ms=middle / 1000,
-            p95_ms=slow / 1000,
-            p99_ms=slowest / 1000,
-            server_cpu_ms=(self._server.cpu_seconds - server) * 1000 / messages,
-            postgres_cpu_ms=(database.cpu_seconds - postgres) * 1000 / messages,
+            messages / (micros / 1e6),
+            middle / 1000,
+            slow / 1000,
+            slowest / 1000,
+            spent.server * 1000 / messages,
+            spent.postgres * 1000 / messages,
         )
 
 
@@ -125,52 +108,49 @@ def measure(quick: bool) -> Section:
         raise SystemExit("append: wrk is needed (Debian: apt-get install wrk).")
     seconds, rounds = (3, 3) if quick else (6, 5)
     section = Section("append", "messages per second, one uvicorn worker")
-    with stage() as running, tempfile.TemporaryDirectory(prefix="bench-append-") as folder:
-        loads = _loads(running, Path(folder))
+    with (
+        database() as (data_dir, url, log),
+        service(data_dir, "--no-worker", log=log) as served,
+        floor_b(url, log) as floor,
+        tempfile.TemporaryDirectory(prefix="bench-append-") as folder,
+    ):
+        loads = _loads(served, floor, url, Path(folder))
+        meter = CpuMeter(data_dir)
         section.add_text(
             f"Messages of {MESSAGE_CHARS} characters into {CONVERSATIONS} conversations under wrk,"
             f" medians of {rounds} alternating rounds of {seconds} s; CPU in ms per message."
         )
-        single = _rounds(loads, "one", running, 16, seconds, rounds, 1)
-        section.add_text("One message per request, 16 connections:")
-        _table(section, single)
-        ratios = _ratios(single, lambda entry: entry.per_second)
-        spent = _ratios(single, _messages_per_cpu)
-        section.add_text(
-            f"Of the {rounds} pairs of rounds: messages/s {times(min(ratios))} to"
-            f" {times(max(ratios))}, median {times(p50(ratios))}; messages per second of CPU,"
-            f" which other load on the machine moves less, {times(min(spent))} to"
-            f" {times(max(spent))}, median {times(p50(spent))}."
-        )
-        ratio = p50(ratios)
-        section.goal(
-            "performance.append",
-            "against floor B under the same load ≥ 0.75x",
-            times(ratio),
-            ratio >= 0.75,
-        )
-        batches = _rounds(loads, "batch", running, 4, seconds, rounds, BATCH)
-        section.add_text(f"{BATCH} messages per request, 4 connections:")
-        _table(section, batches)
-        speed = _median(batches["ours"], "per_second")
-        section.goal(
-            "performance.append",
-            "batches of 100 ≥ 20 000 messages/s",
-            f"{speed:.0f}/s",
-            speed >= 20_000,
-        )
-        section.add_text(
-            f"Memory of the service process: {running.service.memory_bytes >> 20} MiB."
-        )
+        single = _rounds(loads, "one", meter, 16, seconds, rounds, 1)
+        batches = _rounds(loads, "batch", meter, 4, seconds, rounds, BATCH)
+        memory = served.memory_bytes
+    section.add_text("One message per request, 16 connections:")
+    _table(section, single)
+    pairs = list(zip(single["ours"], single["floor B"], strict=True))
+    ratios = [ours.per_second / bare.per_second for ours, bare in pairs]
+    spent = [bare.cpu_ms / ours.cpu_ms for ours, bare in pairs]
+    section.add_text(
+        f"Of the {rounds} pairs of rounds: messages/s {times(min(ratios))} to"
+        f" {times(max(ratios))}, median {times(p50(ratios))}; messages per second of CPU,"
+        f" which other load on the machine moves less, {times(min(spent))} to"
+        f" {times(max(spent))}, median {times(p50(spent))}."
+    )
+    goal = "against floor B under the same load ≥ 0.75x"
+    section.goal("performance.append", goal, times(p50(ratios)), p50(ratios) >= 0.75)
+    section.add_text(f"{BATCH} messages per request, 4 connections:")
+    _table(section, batches)
+    speed = _median(batches["ours"], "per_second")
+    goal = "batches of 100 ≥ 20 000 messages/s"
+    section.goal("performance.append", goal, f"{speed:.0f}/s", speed >= 20_000)
+    section.add_text(f"Memory of the service process: {memory >> 20} MiB.")
     return section
 
 
-def _loads(running: Stage, folder: Path) -> dict[str, Load]:
+def _loads(served: Served, floor: Served, url: str, folder: Path) -> dict[str, Load]:
     rng = Random(5)
-    with Connection(running.service.port) as connection:
+    with Connection(served.port) as connection:
         ours = [create_conversation(connection) for _ in range(CONVERSATIONS)]
-    floor = [uuid4() for _ in range(CONVERSATIONS)]
-    uvloop.run(_start_floor(running.url, floor))
+    bare = [uuid4() for _ in range(CONVERSATIONS)]
+    uvloop.run(_start_floor(url, bare))
 
     def lines(path: Callable[[int], str], each: int, counted: bool) -> list[str]:
         made = []
@@ -185,9 +165,9 @@ def _loads(running: Stage, folder: Path) -> dict[str, Load]:
     loads = {}
     for kind, each in (("one", 1), ("batch", BATCH)):
         our_lines = lines(lambda place: f"/v1/conversations/{ours[place]}/messages", each, False)
-        floor_lines = lines(lambda place: f"/conversations/{floor[place]}/messages", each, True)
-        loads[f"ours {kind}"] = Load(folder, f"ours-{kind}", running.service, our_lines)
-        loads[f"floor B {kind}"] = Load(folder, f"floor-{kind}", running.floor_b, floor_lines)
+        floor_lines = lines(lambda place: f"/conversations/{bare[place]}/messages", each, True)
+        loads[f"ours {kind}"] = Load(folder, f"ours-{kind}", served, our_lines)
+        loads[f"floor B {kind}"] = Load(folder, f"floor-{kind}", floor, floor_lines)
     return loads
 
 
@@ -199,17 +179,16 @@ def _messages(rng: Random, count: int) -> list[Message]:
 
 
 async def _start_floor(url: str, conversations: Sequence[UUID]) -> None:
-    connection: asyncpg.Connection = await floors.connect(url)
-    floor = floors.FloorA(connection)
+    connection = await floors.connect(url)
     for conversation_id in conversations:
-        await floor.start(conversation_id)
+        await floors.FloorA(connection).start(conversation_id)
     await connection.close()
 
 
 def _rounds(
     loads: dict[str, Load],
     kind: str,
-    running: Stage,
+    meter: CpuMeter,
     connections: int,
     seconds: int,
     rounds: int,
@@ -218,11 +197,11 @@ def _rounds(
     report(f"append: {rounds} rounds of {kind}")
     rounds_by_server: dict[str, list[Round]] = {"ours": [], "floor B": []}
     for name in rounds_by_server:
-        loads[f"{name} {kind}"].run(running.postgres, connections, 1, messages_each)
+        loads[f"{name} {kind}"].run(meter, connections, 1, messages_each)
     for _ in range(rounds):
         for name, results in rounds_by_server.items():
             load = loads[f"{name} {kind}"]
-            results.append(load.run(running.postgres, connections, seconds, messages_each))
+            results.append(load.run(meter, connections, seconds, messages_each))
     return rounds_by_server
 
 
@@ -230,42 +209,13 @@ def _median(rounds: Sequence[Round], name: str) -> float:
     return p50([getattr(entry, name) for entry in rounds])
 
 
-def _ratios(
-    rounds_by_server: dict[str, list[Round]], figure: Callable[[Round], float]
-) -> list[float]:
-    """Return ours against floor B for each pair of neighbouring rounds."""
-    pairs = zip(rounds_by_server["ours"], rounds_by_server["floor B"], strict=True)
-    return [figure(ours) / figure(floor) for ours, floor in pairs]
-
-
-def _messages_per_cpu(entry: Round) -> float:
-    return 1 / (entry.server_cpu_ms + entry.postgres_cpu_ms)
-
-
 def _table(section: Section, rounds_by_server: dict[str, list[Round]]) -> None:
     ours = _median(rounds_by_server["ours"], "per_second")
-    section.add_table(
-        (
-            "system",
-            "messages/s",
-            "latency p50 ms",
-            "p95 ms",
-            "p99 ms",
-            "server CPU",
-            "PostgreSQL CPU",
-            "ours / it",
-        ),
-        (
-            (
-                name,
-                f"{_median(rounds, 'per_second'):.0f}",
-                f"{_median(rounds, 'p50_ms'):.1f}",
-                f"{_median(rounds, 'p95_ms'):.1f}",
-                f"{_median(rounds, 'p99_ms'):.1f}",
-                f"{_median(rounds, 'server_cpu_ms'):.3f}",
-                f"{_median(rounds, 'postgres_cpu_ms'):.3f}",
-                times(ours / _median(rounds, "per_second")),
-            )
-            for name, rounds in rounds_by_server.items()
-        ),
-    )
+    heads = ("system", "messages/s", "latency p50 ms", "p95 ms", "p99 ms", "server CPU")
+    rows = []
+    for name, rounds in rounds_by_server.items():
+        speed = _median(rounds, "per_second")
+        latencies = (f"{_median(rounds, f'{each}_ms'):.1f}" for each in ("p50", "p95", "p99"))
+        cpu = (f"{_median(rounds, f'{each}_cpu_ms'):.3f}" for each in ("server", "postgres"))
+        rows.append((name, f"{speed:.0f}", *latencies, *cpu, times(ours / speed)))
+    section.add_table((*heads, "PostgreSQL CPU", "ours / it"), rows)

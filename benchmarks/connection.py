@@ -6,6 +6,7 @@ A blocking socket, for callers that wait for one answer before they send the nex
 from __future__ import annotations
 
 import socket
+from time import monotonic
 from typing import Self
 
 import orjson
@@ -13,6 +14,8 @@ import orjson
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length:"
 TIMEOUT_SECONDS = 120
+IDLE_SECONDS = 2.0
+"""A server may close a connection that was idle for longer."""
 
 
 class UnexpectedAnswer(Exception):
@@ -23,8 +26,13 @@ class Connection:
     """One connection to a server on loopback."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
+        self._port = port
+        self._connect()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=TIMEOUT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._used = monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +58,9 @@ class Connection:
 
     def exchange(self, raw: bytes) -> tuple[int, bytes]:
         """Send a request made by `request` and return the status and the body."""
+        if monotonic() - self._used > IDLE_SECONDS:
+            self._socket.close()
+            self._connect()
         self._socket.sendall(raw)
         received = b""
         while (end := received.find(_HEAD_END)) < 0:
@@ -60,6 +71,7 @@ class Connection:
             raise UnexpectedAnswer(f"no Content-Length: {received[:200]!r}")
         start = at + len(_LENGTH)
         length = int(head[start : head.index(b"\r\n", start)])
+        self._used = monotonic()
         return int(received[9:12]), self._body(received[end + len(_HEAD_END) :], length)
 
     def _body(self, begun: bytes, length: int) -> bytes:

@@ -16,16 +16,6 @@ Written by `python -m benchmarks`; a section is replaced whenever its measuremen
 Each names the command that gave it. Absolute times depend on the machine and on what else runs
 on it: compare the ratios, which are taken inside one run.
 """
-_ORDER = (
-    "append",
-    "one_request",
-    "first_build",
-    "new_epochs",
-    "memory",
-    "stall",
-    "fidelity",
-    "recall",
-)
 
 
 @dataclass(slots=True)
@@ -61,14 +51,14 @@ class Section:
         return "\n\n".join([begin, *self.parts]) + "\n"
 
 
-def write(out: Path, sections: Iterable[tuple[str, str]]) -> None:
-    """Write sections, pairs of name and text, over their previous versions in the results file."""
+def write(out: Path, name: str, text: str, order: Iterable[str]) -> None:
+    """Write a section over its previous version in the results file, which has them in an order."""
     kept: dict[str, str] = {}
     if out.exists():
-        for text in re.split(r"(?m)^(?=## )", out.read_text(encoding="utf-8"))[1:]:
-            kept[text[3:].partition(":")[0]] = text.rstrip() + "\n"
-    kept.update(sections)
-    texts = [kept[name] for name in _ORDER if name in kept]
+        for old in re.split(r"(?m)^(?=## )", out.read_text(encoding="utf-8"))[1:]:
+            kept[old[3:].partition(":")[0]] = old.rstrip() + "\n"
+    kept[name] = text
+    texts = [kept[name] for name in order if name in kept]
     out.write_text("\n".join([HEADER, *texts]), encoding="utf-8")
 
 

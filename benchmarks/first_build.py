@@ -18,10 +18,9 @@ import uvloop
 
 from benchmarks.connection import Connection, request
 from benchmarks.figures import SAMPLE_HEADS, Samples, Section, p50, times
-from benchmarks.floors import FloorA, connect
-from benchmarks.log_copies import copying, settle
-from benchmarks.processes import CpuMeter, PostgresProcesses, Served, floor_b, service
-from benchmarks.request_steps import Kind, Lane, fill
+from benchmarks.floors import FloorA, connect, settle
+from benchmarks.one_request import Kind, Lane, fill
+from benchmarks.processes import CpuMeter, Served, floor_b, service
 from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import conversation
 
@@ -67,17 +66,14 @@ def measure(quick: bool) -> Section:
 async def _measure(data_dir: Path, url: str, log: Path, rounds: int) -> dict[str, Samples]:
     filling = FloorA(await connect(url))
     with service(data_dir, "--no-worker", log=log) as served, Connection(served.port) as ours:
-        lane = Lane(Kind.FULL, SIZE, ours, served, UUID(create_conversation(ours)))
-        floor = Lane(Kind.FLOOR_A, SIZE, filling, None)
+        lane = Lane(Kind.FULL, ours, served, UUID(create_conversation(ours)))
+        floor = Lane(Kind.FLOOR_A, filling, None)
         report(f"first_build: filling {SIZE} messages")
-        await filling.start(floor.conversation_id)
-        await fill(lane, filling, [floor], islice(conversation(seed=1), SIZE))
-    async with copying(url) as copies:
-        await settle(copies)
-    await filling.analyze()
+        await fill([lane], filling, [floor], islice(conversation(seed=1), SIZE))
+    await settle(url)
     names = (FIRST, SECOND, FLOOR_A, FLOOR_A_AGAIN, FLOOR_B)
     samples = {name: Samples() for name in names}
-    meter = CpuMeter(PostgresProcesses(data_dir))
+    meter = CpuMeter(data_dir)
     path = f"/conversations/{floor.conversation_id}/context?tokens={lane.tokens}"
     build = request("POST", f"{lane.path}/context", b"{}")
     for place in range(rounds):

@@ -72,14 +72,6 @@ WINDOW = """
 """
 WINDOW_ROWS = WINDOW.replace("SELECT body", "SELECT seq, tokens, body", 1)
 
-REPEAT = """
-    INSERT INTO messages (conversation_id, seq, tokens, total_tokens, body)
-    SELECT m.conversation_id, m.seq + n * $2::bigint, m.tokens, m.total_tokens + n * $3::bigint,
-        m.body
-    FROM generate_series(1, $4::bigint) AS n, messages m
-    WHERE m.conversation_id = $1 AND m.seq <= $2::bigint ORDER BY n, m.seq
-"""
-
 
 async def create(url: str) -> None:
     """Make the floors' database beside the service's own."""
@@ -99,6 +91,14 @@ async def create(url: str) -> None:
 async def connect(url: str) -> Any:
     """Return a connection to the floors' database on the server of `url`."""
     return await asyncpg.connect(url, database=DATABASE, server_settings=CONNECTION)
+
+
+async def settle(url: str) -> None:
+    """Vacuum and analyse both databases, as autovacuum does after so many rows."""
+    for connection in (await asyncpg.connect(url), await connect(url)):
+        await connection.execute("VACUUM (ANALYZE)")
+        await connection.execute("CHECKPOINT")
+        await connection.close()
 
 
 class FloorA:
@@ -130,23 +130,6 @@ class FloorA:
                 seq,
                 total,
             )
-
-    async def repeat(self, conversation_id: UUID, size: int, tokens: int, count: int) -> None:
-        """Repeat the whole log, of `size` messages with so many tokens, behind its end."""
-        async with self._connection.transaction():
-            await self._connection.execute(REPEAT, conversation_id, size, tokens, count)
-            await self._connection.execute(
-                "UPDATE heads SET head_seq = $2, tokens = $3 WHERE conversation_id = $1",
-                *(conversation_id, size * (count + 1), tokens * (count + 1)),
-            )
-
-    async def analyze(self) -> None:
-        """Update the planner's statistics, so that the floor is as fast as possible."""
-        await self._connection.execute("ANALYZE")
-
-    async def settle(self) -> None:
-        """Vacuum and analyse, as autovacuum does after so many rows."""
-        await self._connection.execute("VACUUM (ANALYZE)")
 
     async def append(self, conversation_id: UUID, tokens: int, body: str) -> None:
         """Store one message durably."""

@@ -1,6 +1,6 @@
 """The memory of a process after steps in long logs, compactions and hostile bodies.
 
-1. Four conversations of 100 000 messages are made by another process (`long_logs`). The measured
+1. Four conversations of 100 000 messages are made by another process. The measured
    one is fresh, runs its worker as it is served, and gets one load after another.
 2. Before each load the peak (`VmHWM`) is set back. After it the process is idle for some seconds,
    then its resident memory is read.
@@ -9,33 +9,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from random import Random
-from uuid import UUID
 
 import orjson
-import uvloop
 
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.figures import Section
-from benchmarks.floors import FloorA, connect
+from benchmarks.floors import settle
 from benchmarks.hostile_bodies import BODY_BYTES, bodies
-from benchmarks.log_copies import copy_conversations, copying, settle
-from benchmarks.long_logs import long_log
 from benchmarks.processes import Served, service
 from benchmarks.stage import create_conversation, database, report
-from benchmarks.workload import conversation, plain_message, pool
+from benchmarks.workload import Message, conversation, plain_message, pool
 
 SIZE, QUICK_SIZE = 100_000, 10_000
 CONVERSATIONS = 4
 STEPS, QUICK_STEPS = 400, 60
 COMPACTIONS, QUICK_COMPACTIONS = 8, 2
-COMPACTED = 1000
+BLOCK, BLOCK_CHARS = 1000, 160
 IDLE_SECONDS = 5.0
 GOAL_BYTES = 180 * 2**20
 AT_ONCE, QUICK_AT_ONCE = 8, 2
@@ -65,10 +61,12 @@ def measure(quick: bool) -> Section:
     """Give one process all loads and report its memory."""
     size = QUICK_SIZE if quick else SIZE
     with database() as (data_dir, url, log):
-        names = uvloop.run(_filled(data_dir, url, log, size))
+        with service(data_dir, "--no-worker", log=log) as served:
+            paths = [_filled(served, size) for _ in range(CONVERSATIONS)]
+        asyncio.run(settle(url))
         with service(data_dir, log=log) as served:
             ready, start = served.memory_bytes, served.start_seconds
-            readings = [_reading(served, load, work) for load, work in _loads(names, quick).items()]
+            readings = [_reading(served, load, work) for load, work in _loads(paths, quick).items()]
     section = Section("memory", "memory of a process after each load")
     section.add_text(
         f"{CONVERSATIONS} conversations of {size:,} messages; one process with its worker,"
@@ -101,14 +99,27 @@ def measure(quick: bool) -> Section:
     return section
 
 
-async def _filled(data_dir: Path, url: str, log: Path, size: int) -> list[UUID]:
-    floor_a = FloorA(await connect(url))
-    with service(data_dir, "--no-worker", log=log) as served:
-        lane = await long_log(served, url, floor_a, [], size)
-    async with copying(url) as copies:
-        made = await copy_conversations(copies, lane.conversation_id, CONVERSATIONS - 1)
-        await settle(copies)
-    return [lane.conversation_id, *made]
+def _filled(served: Served, size: int) -> str:
+    """Make a long log, whose active window holds messages of the usual kind; return its path."""
+    report(f"memory: filling a log of {size:,} messages")
+    block = _plain(BLOCK_CHARS)
+    with Connection(served.port) as connection:
+        path = f"/v1/conversations/{create_conversation(connection)}"
+        for _ in range(size // BLOCK - 1):
+            connection.post(f"{path}/messages", {"messages": block})
+        connection.post(f"{path}/clear", {})
+        shown = [*islice(conversation(seed=1), BLOCK)]
+        connection.post(f"{path}/messages", {"messages": shown})
+        built = orjson.loads(connection.post(f"{path}/context", {}))
+    if built["through_seq"] != size:
+        raise UnexpectedAnswer(f"the log has {built['through_seq']} messages, not {size}")
+    return path
+
+
+def _plain(chars: int) -> list[Message]:
+    rng = Random(9)
+    roles = ("user", "assistant")
+    return [plain_message(rng, roles[place % 2], chars) for place in range(BLOCK)]
 
 
 def _reading(served: Served, load: str, work: Callable[[Served], None]) -> Reading:
@@ -122,14 +133,14 @@ def _reading(served: Served, load: str, work: Callable[[Served], None]) -> Readi
     return Reading(load, before, served.peak_memory_bytes, served.memory_bytes, seconds)
 
 
-def _loads(names: Sequence[UUID], quick: bool) -> dict[str, Callable[[Served], None]]:
+def _loads(paths: Sequence[str], quick: bool) -> dict[str, Callable[[Served], None]]:
     """Return the loads in their order."""
     steps = QUICK_STEPS if quick else STEPS
     compactions = QUICK_COMPACTIONS if quick else COMPACTIONS
     hostile = QUICK_HOSTILE if quick else HOSTILE
     at_once = QUICK_AT_ONCE if quick else AT_ONCE
     loads: dict[str, Callable[[Served], None]] = {
-        f"{steps} steps in each": lambda served: _steps(served, names, steps),
+        f"{steps} steps in each": lambda served: _steps(served, paths, steps),
         f"{compactions} extractive compactions": lambda served: _compactions(served, compactions),
         "one message of 4 MB": lambda served: _post(served, *_message(4_000_000)),
         f"{at_once} messages of 4 MB at once": lambda served: _post_at_once(
@@ -144,24 +155,22 @@ def _loads(names: Sequence[UUID], quick: bool) -> dict[str, Callable[[Served], N
     loads[f"{at_once} bodies of 32 MB of `[]` at once"] = lambda served: _post_at_once(
         served, [sent[HOSTILE[0]]] * at_once
     )
-    loads["steps again"] = lambda served: _steps(served, names, steps // 4)
+    loads["steps again"] = lambda served: _steps(served, paths, steps // 4)
     return loads
 
 
-def _steps(served: Served, names: Sequence[UUID], count: int) -> None:
+def _steps(served: Served, paths: Sequence[str], count: int) -> None:
     """Append a message and get the full payload, in each conversation in turn."""
     with Connection(served.port) as connection:
         for message in islice(conversation(seed=2), count):
-            for name in names:
+            for path in paths:
                 body = {"append": {"messages": [message]}}
-                connection.post(f"/v1/conversations/{name}/context", body)
+                connection.post(f"{path}/context", body)
 
 
 def _compactions(served: Served, count: int) -> None:
     """Compact long logs that were never compacted, one after the other."""
-    rng = Random(9)
-    roles = ("user", "assistant")
-    messages = [plain_message(rng, roles[place % 2], 1000) for place in range(COMPACTED)]
+    messages = _plain(1000)
     for _ in range(count):
         with Connection(served.port) as connection:
             path = f"/v1/conversations/{create_conversation(connection)}"

@@ -23,13 +23,13 @@ import orjson
 import uvloop
 
 from benchmarks.connection import Connection
-from benchmarks.figures import SAMPLE_HEADS, Samples, Section, kib, ms, p50, p95, p99, times
-from benchmarks.floors import FloorA, connect
-from benchmarks.postgres_proxy import Counts, Proxy, proxied
-from benchmarks.processes import CpuMeter, PostgresProcesses, Served, service
-from benchmarks.request_steps import Kind, Lane, fill
+from benchmarks.figures import SAMPLE_HEADS, Samples, Section, ms, p50, p95, p99, times
+from benchmarks.floors import FloorA, connect, settle
+from benchmarks.one_request import Kind, Lane, fill
+from benchmarks.processes import CpuMeter, Served, service
 from benchmarks.stage import MODEL, database, report
 from benchmarks.workload import Message, conversation
+from tests.database_proxy import ProxyThread
 
 SIZE, QUICK_SIZE = 10_000, 2_000
 STEP_TOKENS = 8_000
@@ -44,11 +44,11 @@ P99_SECONDS = {OTHER: 0.05}
 
 @dataclass(slots=True)
 class Builds:
-    """Builds of one kind, their round trips and bytes, and the floor beside them."""
+    """Builds of one kind, their round trips, and the floor beside them."""
 
     samples: Samples = field(default_factory=Samples)
     floor: Samples = field(default_factory=Samples)
-    counts: list[Counts] = field(default_factory=list)
+    round_trips: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -93,30 +93,30 @@ def measure(quick: bool) -> Section:
     """Compact inline again and again and report the builds that did."""
     epochs, counted = (QUICK_EPOCHS, QUICK_COUNTED_EPOCHS) if quick else (EPOCHS, COUNTED_EPOCHS)
     size = QUICK_SIZE if quick else SIZE
-    with database() as (data_dir, url, log), proxied(url) as proxy:
-        builds = uvloop.run(_measure(data_dir, url, log, proxy, size, epochs, counted))
+    with database() as (data_dir, url, log):
+        builds = uvloop.run(_measure(data_dir, url, log, size, epochs, counted))
     return _section(builds)
 
 
 async def _measure(
-    data_dir: Path, url: str, log: Path, proxy: Proxy, size: int, epochs: int, counted: int
+    data_dir: Path, url: str, log: Path, size: int, epochs: int, counted: int
 ) -> dict[str, Builds]:
-    floor_a = FloorA(await connect(url))
+    proxy = ProxyThread(url)
     with (
         service(data_dir, "--no-worker", "--database-url", proxy.url, log=log) as served,
         Connection(served.port) as ours,
     ):
-        run = await _filled(ours, served, floor_a, size)
+        run = await _filled(ours, served, url, size)
         report(f"new_epochs: counting {counted} compactions")
-        builds = run.builds[COMPACTING].counts
+        builds = run.builds[COMPACTING].round_trips
         while len(builds) < counted:
             await run.append()
-            before = proxy.read()
+            before = proxy.round_trips
             kind, _ = run.build()
-            run.builds[kind].counts.append(proxy.read().since(before))
+            run.builds[kind].round_trips.append(proxy.round_trips - before)
     with service(data_dir, "--no-worker", log=log) as served, Connection(served.port) as ours:
         run.lane.through, run.lane.served = ours, served
-        meter = CpuMeter(PostgresProcesses(data_dir))
+        meter = CpuMeter(data_dir)
         report(f"new_epochs: timing {epochs} compactions")
         await run.append()
         run.build()
@@ -138,16 +138,16 @@ async def _timed(run: _Run, meter: CpuMeter, served: Served) -> None:
     run.builds[kind].floor.add(seconds, own, meter.since(before).postgres)
 
 
-async def _filled(ours: Connection, served: Served, floor_a: FloorA, size: int) -> _Run:
+async def _filled(ours: Connection, served: Served, url: str, size: int) -> _Run:
+    floor_a = FloorA(await connect(url))
     report(f"new_epochs: filling {size} messages")
     body: dict[str, Any] = {"model": MODEL, "policy": {"compaction": {"mode": "inline"}}}
     made = orjson.loads(ours.post("/v1/conversations", body))["conversation_id"]
-    lane = Lane(Kind.FULL, size, ours, served, UUID(made))
-    floor = Lane(Kind.FLOOR_A, size, floor_a, None)
+    lane = Lane(Kind.FULL, ours, served, UUID(made))
+    floor = Lane(Kind.FLOOR_A, floor_a, None)
     stream = conversation(seed=1)
-    await floor_a.start(floor.conversation_id)
-    await fill(lane, floor_a, [floor], islice(stream, size))
-    await floor_a.analyze()
+    await fill([lane], floor_a, [floor], islice(stream, size))
+    await settle(url)
     return _Run(lane, floor, floor_a, stream)
 
 
@@ -165,18 +165,11 @@ def _section(builds: dict[str, Builds]) -> Section:
                 rows.append((title, f"{len(samples.seconds)}", *samples.cells()))
     section.add_table(("build", "builds", *SAMPLE_HEADS), rows)
     section.add_table(
-        ("build", "builds", "round trips p50", "p95", "most", "KiB read p50", "KiB sent p50"),
+        ("build", "builds", "round trips p50", "p95", "most"),
         (
-            (
-                name,
-                f"{len(found.counts)}",
-                *(f"{way([each.round_trips for each in found.counts]):.0f}" for way in (p50, p95)),
-                f"{max(each.round_trips for each in found.counts)}",
-                kib(p50([each.from_server for each in found.counts])),
-                kib(p50([each.to_server for each in found.counts])),
-            )
+            (name, f"{len(trips)}", *(f"{way(trips):.0f}" for way in (p50, p95, max)))
             for name, found in builds.items()
-            if found.counts
+            if (trips := found.round_trips)
         ),
     )
     for name in (COMPACTING, OTHER):
@@ -191,8 +184,8 @@ def _section(builds: dict[str, Builds]) -> Section:
 
 
 def _add_goals(section: Section, name: str, builds: Builds) -> None:
-    if builds.counts:
-        trips = p95([each.round_trips for each in builds.counts])
+    if builds.round_trips:
+        trips = p95(builds.round_trips)
         most = ROUND_TRIPS[name]
         goal = f"{name}: round trips of the build, p95 ≤ {most}"
         section.goal("performance.new-epoch", goal, f"{trips:.0f}", trips <= most)

@@ -1,28 +1,120 @@
-"""A step in one request at 10 000 messages, beside both floors (`request_steps`).
+"""A step in one request at 10 000 messages [performance.step, performance.delta].
 
-The service runs as it is served, with its worker. Its three conversations are one, copied: one gets
-full payloads, one deltas, and one is only appended to.
+1. Every lane is one conversation of one system. Steps alternate between the lanes, one by one and
+   in changing order, so that noise on the machine is the same for all.
+2. The service runs as it is served, with its worker. It answers `POST …/context` with `append`:
+   with the full payload, or with a delta on the build before (`known`). A third conversation is
+   only appended to. Floor A runs its two statements. Floor B answers one request, from the window
+   that its process caches: with the full array, or with the messages after the last one.
+3. Floors show as many tokens as the service's full payload does: the same messages.
+4. The clock runs from the request to the whole answer. CPU times are read outside of it.
+5. After the steps every lane must show the message that was appended last.
 """
 
 from __future__ import annotations
 
+import gc
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from uuid import UUID
+from typing import Any
+from uuid import UUID, uuid4
 
+import orjson
 import uvloop
 
-from benchmarks.connection import Connection
-from benchmarks.figures import Section, times
-from benchmarks.floors import FloorA, connect
-from benchmarks.log_copies import copy_conversations, copying, settle
-from benchmarks.processes import CpuMeter, PostgresProcesses, Served, floor_b, service
-from benchmarks.request_steps import Kind, Lane, add_table, fill, run
+from app.conversations.messages.draft import make_drafts
+from app.formats.message import FormatName
+from app.models.tokenizer import LocalTokenizer
+from benchmarks.connection import Connection, UnexpectedAnswer, request
+from benchmarks.figures import SAMPLE_HEADS, Samples, Section, kib, p50, times
+from benchmarks.floors import FloorA, connect, settle
+from benchmarks.processes import CpuMeter, Served, floor_b, service
 from benchmarks.stage import create_conversation, database, report
-from benchmarks.workload import conversation
+from benchmarks.workload import Message, conversation
 
 SIZE = 10_000
 STEPS, QUICK_STEPS = 400, 80
+GOALS = (
+    ("performance.step", "full payload", "floor A", 1.5),
+    ("performance.step", "full payload", "floor B, cached", 1.3),
+    ("performance.delta", "delta", "floor B, cached, delta", 1.5),
+    ("performance.delta", "delta", "append alone", 1.15),
+)
+"""Which step may take how many times as long as another one, p50."""
+WARM_UP_STEPS = 5
+BATCH = 1000
+_TOKENS_USED = re.compile(rb'"tokens_used":\s*(\d+)')
+_EPOCH = re.compile(rb'"epoch":\s*(\d+)')
+_THROUGH = re.compile(rb'"through_seq":\s*(\d+)')
+_IS_DELTA = re.compile(rb'"delta":\s*true')
+
+
+class Kind(StrEnum):
+    """What a lane sends."""
+
+    FULL = "full payload"
+    DELTA = "delta"
+    APPEND = "append alone"
+    FLOOR_A = "floor A"
+    FLOOR_B = "floor B, cached"
+    FLOOR_B_DELTA = "floor B, cached, delta"
+
+
+OURS = (Kind.FULL, Kind.DELTA, Kind.APPEND)
+
+
+@dataclass(slots=True)
+class Lane:
+    """One conversation of one system, and its steps."""
+
+    kind: Kind
+    through: Connection | FloorA
+    served: Served | None
+    conversation_id: UUID = field(default_factory=uuid4)
+    epoch: int = 0
+    seq: int = 0
+    tokens: int = 0
+    samples: Samples = field(default_factory=Samples)
+    answer_bytes: list[int] = field(default_factory=list)
+    deltas: int = 0
+
+    @property
+    def path(self) -> str:
+        """The path of the conversation at the service."""
+        return f"/v1/conversations/{self.conversation_id}"
+
+    @property
+    def step_p50(self) -> float:
+        """The median time of a step."""
+        return p50(self.samples.seconds)
+
+    @property
+    def cpu_p50(self) -> float:
+        """The median CPU time of a step, of the server and of PostgreSQL."""
+        return p50(self.samples.cpu)
+
+    def send(self, raw: bytes) -> bytes:
+        """Send a request to the lane's server."""
+        assert isinstance(self.through, Connection)
+        return self.through.send(raw)
+
+    def note(self, answer: bytes) -> None:
+        """Remember what the next request refers to."""
+        self.epoch, self.seq, self.tokens = (
+            _number(way, answer) for way in (_EPOCH, _THROUGH, _TOKENS_USED)
+        )
+
+    def build(self) -> dict[str, Any]:
+        """Build the full payload, without an append; only of the service."""
+        answer = self.send(request("POST", f"{self.path}/context", b"{}"))
+        self.note(answer)
+        built: dict[str, Any] = orjson.loads(answer)
+        return built
 
 
 def measure(quick: bool) -> Section:
@@ -30,62 +122,163 @@ def measure(quick: bool) -> Section:
     steps = QUICK_STEPS if quick else STEPS
     with database() as (data_dir, url, log), floor_b(url, log) as floor:
         lanes = uvloop.run(_measure(data_dir, url, log, floor, steps))
-    section = Section("one_request", "append one message and get the payload, in one request")
-    add_table(
-        section,
-        lanes,
-        f"{steps} steps of each, o200k, window 128 000 tokens, defaults otherwise; times in ms, CPU"
-        " in ms per step. Of floor A the server is its client.",
-    )
-    _add_goals(section, {lane.kind: lane for lane in lanes})
-    return section
+    return _section(lanes, steps)
 
 
 async def _measure(data_dir: Path, url: str, log: Path, floor: Served, steps: int) -> list[Lane]:
     floor_a = FloorA(await connect(url))
-    with service(data_dir, log=log) as served:
-        with Connection(served.port) as ours:
-            full = Lane(Kind.FULL, SIZE, ours, served, UUID(create_conversation(ours)))
-            floors = [
-                Lane(Kind.FLOOR_A, SIZE, floor_a, None),
-                *(
-                    Lane(kind, SIZE, Connection(floor.port), floor)
-                    for kind in (Kind.FLOOR_B, Kind.FLOOR_B_DELTA)
-                ),
-            ]
-            report(f"one_request: filling {SIZE} messages")
-            for lane in floors:
-                await floor_a.start(lane.conversation_id)
-            await fill(full, floor_a, floors, islice(conversation(seed=1), SIZE))
-        async with copying(url) as copies:
-            made = await copy_conversations(copies, full.conversation_id, 2)
-            await settle(copies)
-        await floor_a.analyze()
+    with (
+        service(data_dir, log=log) as served,
+        Connection(served.port) as ours,
+        Connection(floor.port) as bare,
+    ):
+        lanes = [Lane(kind, ours, served, UUID(create_conversation(ours))) for kind in OURS]
+        floors = [Lane(Kind.FLOOR_A, floor_a, None)]
+        floors += [Lane(kind, bare, floor) for kind in (Kind.FLOOR_B, Kind.FLOOR_B_DELTA)]
+        report(f"one_request: filling {SIZE} messages")
+        await fill(lanes, floor_a, floors, islice(conversation(seed=1), SIZE))
+        await settle(url)
         report(f"one_request: {steps} steps")
-        with Connection(served.port) as ours:
-            full.through = ours
-            kinds = zip((Kind.DELTA, Kind.APPEND), made, strict=True)
-            lanes = [full, *(Lane(kind, SIZE, ours, served, name) for kind, name in kinds)]
-            lanes += floors
-            for lane in floors[1:]:
-                lane.through = Connection(floor.port)
-            await run(lanes, CpuMeter(PostgresProcesses(data_dir)), steps)
-    return lanes
+        await run([*lanes, *floors], CpuMeter(data_dir), steps)
+    return [*lanes, *floors]
 
 
-def _add_goals(section: Section, lanes: dict[Kind, Lane]) -> None:
-    def ratio(of: Kind, to: Kind) -> float:
-        return lanes[of].step_p50 / lanes[to].step_p50
+def counted(messages: Iterable[Message]) -> list[tuple[Message, int]]:
+    """Count messages as the service will, for the floors to store."""
+    count = LocalTokenizer().count
+    return [
+        (message, make_drafts(message, FormatName.OPENAI_CHAT, count, "")[0].tokens)
+        for message in messages
+    ]
 
-    value = ratio(Kind.FULL, Kind.FLOOR_A)
-    goal = "full payload against floor A, p50 ≤ 1.5x"
-    section.goal("performance.step", goal, times(value), value <= 1.5)
-    value = ratio(Kind.FULL, Kind.FLOOR_B)
-    goal = "full payload against floor B with its window cached, p50 ≤ 1.3x"
-    section.goal("performance.step", goal, times(value), value <= 1.3)
-    value = ratio(Kind.DELTA, Kind.FLOOR_B_DELTA)
-    goal = "delta against floor B's delta, p50 ≤ 1.5x"
-    section.goal("performance.delta", goal, times(value), value <= 1.5)
-    value = ratio(Kind.DELTA, Kind.APPEND)
-    goal = "delta against the append alone, p50 ≤ 1.15x"
-    section.goal("performance.delta", goal, times(value), value <= 1.15)
+
+async def fill(
+    ours: Sequence[Lane], floor_a: FloorA, floors: Sequence[Lane], messages: Iterable[Message]
+) -> None:
+    """Append messages over HTTP in batches, with a build after each, and copy them to the floors.
+
+    The service's conversations exist already.
+    """
+    for lane in floors:
+        await floor_a.start(lane.conversation_id)
+    stream = iter(messages)
+    while batch := list(islice(stream, BATCH)):
+        body = orjson.dumps({"messages": batch})
+        answer = b""
+        for lane in ours:
+            answer = lane.send(request("POST", f"{lane.path}/messages", body))
+            lane.build()
+        tokens = [message["token_count"] for message in orjson.loads(answer)["messages"]]
+        bodies = [orjson.dumps(message).decode() for message in batch]
+        for lane in floors:
+            await floor_a.preload(lane.conversation_id, tokens, bodies)
+
+
+async def run(lanes: Sequence[Lane], meter: CpuMeter, count: int, seed: int = 2) -> None:
+    """Run the warm-up and `count` measured steps on every lane (rule 1)."""
+    messages = counted(islice(conversation(seed=seed), WARM_UP_STEPS + count))
+    leader = next(lane for lane in lanes if lane.kind is Kind.FULL)
+    for lane in lanes:
+        if lane.kind in (Kind.FULL, Kind.DELTA):
+            lane.build()
+    gc.collect()
+    gc.freeze()
+    for index, (message, tokens) in enumerate(messages):
+        window = leader.tokens + tokens
+        for place in range(len(lanes)):
+            lane = lanes[(index + place) % len(lanes)]
+            await _step(lane, meter, (message, tokens), window, index >= WARM_UP_STEPS)
+    await _check(lanes, messages[-1], leader.tokens)
+
+
+async def _step(
+    lane: Lane, meter: CpuMeter, counted: tuple[Message, int], window: int, is_measured: bool
+) -> None:
+    body, tokens = orjson.dumps(counted[0]), counted[1]
+    raw, text = _request(lane, body, tokens, window), body.decode()
+    before = meter.read(lane.served)
+    own, began = time.process_time(), time.perf_counter()
+    if isinstance(lane.through, FloorA):
+        await lane.through.append(lane.conversation_id, tokens, text)
+        rows = await lane.through.window(lane.conversation_id, window)
+        seconds, own = time.perf_counter() - began, time.process_time() - own
+        answer = "".join(rows).encode()
+    else:
+        answer = lane.through.send(raw)
+        seconds, own = time.perf_counter() - began, 0.0
+    spent = meter.since(before, lane.served)
+    match lane.kind:
+        case Kind.FULL | Kind.DELTA:
+            lane.note(answer)
+        case Kind.FLOOR_B_DELTA:
+            lane.seq = int(answer[7 : answer.index(b",")])
+    if is_measured:
+        lane.samples.add(seconds, own or spent.server, spent.postgres)
+        lane.answer_bytes.append(len(answer))
+        lane.deltas += bool(_IS_DELTA.search(answer))
+
+
+def _request(lane: Lane, body: bytes, tokens: int, window: int) -> bytes:
+    match lane.kind:
+        case Kind.FULL:
+            step = b'{"append":{"messages":[%b]}}' % body
+        case Kind.DELTA:
+            known = b'{"epoch":%d,"through_seq":%d}' % (lane.epoch, lane.seq)
+            step = b'{"append":{"messages":[%b]},"known":%b}' % (body, known)
+        case Kind.APPEND:
+            return request("POST", f"{lane.path}/messages", b'{"messages":[%b]}' % body)
+        case Kind.FLOOR_A:
+            return b""
+        case _:
+            step = b'{"message":%b,"tokens":%d,"window_tokens":%d' % (body, tokens, window)
+            if lane.kind is Kind.FLOOR_B_DELTA and lane.seq:
+                step += b',"known_seq":%d' % lane.seq
+            return request("POST", f"/conversations/{lane.conversation_id}/step", step + b"}")
+    return request("POST", f"{lane.path}/context", step)
+
+
+async def _check(lanes: Sequence[Lane], last: tuple[Message, int], window: int) -> None:
+    """Make sure that all lanes have what was appended last (rule 5)."""
+    message, tokens = last
+    for lane in lanes:
+        if lane.kind is Kind.APPEND:
+            continue
+        if lane.kind in OURS:
+            shown = lane.build()["payload"]["messages"]
+        elif isinstance(lane.through, FloorA):
+            rows = await lane.through.window(lane.conversation_id, window)
+            shown = [orjson.loads(row) for row in rows]
+        else:
+            raw = _request(lane, orjson.dumps(message), tokens, window)
+            shown = orjson.loads(lane.through.send(raw))["messages"]
+        if not any(item.get("content") == message["content"] for item in shown[-4:]):
+            raise UnexpectedAnswer(f"{lane.kind}: the last message is not shown")
+
+
+def _section(lanes: Sequence[Lane], steps: int) -> Section:
+    section = Section("one_request", "append one message and get the payload, in one request")
+    section.add_text(
+        f"{steps} steps of each at {SIZE} messages, o200k, window 128 000 tokens, defaults"
+        " otherwise; times in ms, CPU in ms per step. Of floor A the server is its client."
+    )
+    by_kind = {str(lane.kind): lane for lane in lanes}
+    full, rows = lanes[0], []
+    for lane in lanes:
+        deltas = f"{lane.deltas}" if "delta" in lane.kind else "-"
+        ratios = (times(full.step_p50 / lane.step_p50), times(full.cpu_p50 / lane.cpu_p50))
+        size = kib(p50(lane.answer_bytes))
+        rows.append((lane.kind, *lane.samples.cells(), size, deltas, *ratios))
+    heads = ("step", *SAMPLE_HEADS, "KiB p50", "deltas", "full / it", "of the CPU")
+    section.add_table(heads, rows)
+    for name, one, other, most in GOALS:
+        ratio = by_kind[one].step_p50 / by_kind[other].step_p50
+        goal = f"{one} against {other}, p50 ≤ {most}x"
+        section.goal(name, goal, times(ratio), ratio <= most)
+    return section
+
+
+def _number(way: re.Pattern[bytes], answer: bytes) -> int:
+    found = way.search(answer)
+    if found is None:
+        raise UnexpectedAnswer(f"an answer without {way.pattern!r}: {answer[:300]!r}")
+    return int(found[1])

@@ -24,6 +24,7 @@ from app.composition import Services, new_id
 from app.conversations.conversation import StoredSettings
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
+from app.conversations.search.index import index_all
 from app.database.migrate import migrate
 from app.settings import Settings
 from benchmarks.dialogues import FOLDER, TUNING, Asked, Dialogue, made, recorded
@@ -107,22 +108,21 @@ async def _asked(parts: Services, dialogue: Dialogue, named: bool) -> _Results:
     conversation_id = await _appended(parts, messages)
     results: _Results = []
     for asked in dialogue.questions:
-        page = await parts.search.recall(TENANT, conversation_id, asked.text)
-        results.append(([seq - 1 for seq in page.seqs], asked))
+        seqs, _ = await parts.search.recall(TENANT, conversation_id, asked.text)
+        results.append(([seq - 1 for seq in seqs], asked))
     return results
 
 
 async def _appended(parts: Services, messages: Sequence[dict[str, object]]) -> str:
     made_id = new_id()
     async with parts.database.transaction() as session:
-        await session.conversations.add(
-            TENANT, made_id, None, "tokenizer", StoredSettings(MODEL), "{}"
-        )
+        await session.conversations.add(TENANT, made_id, None, "tokenizer", StoredSettings(MODEL))
     appending = LogService(
         parts.database, parts.resolver, parts.outputs, parts.active, new_id, BATCH
     )
     for start in range(0, len(messages), BATCH):
         await appending.append(TENANT, made_id, Append(list(messages[start : start + BATCH])))
+    await index_all(parts.database, 0)
     return made_id
 
 

@@ -1,7 +1,10 @@
 """The longest stall of the event loop while large bodies are taken or refused, over HTTP.
 
-1. The served process measures itself (`loop_stalls`), without its worker. The baseline is the same
-   process without a request, for as long.
+1. A task in the served process sleeps 1 ms again and again; the longest that it overslept is the
+   stall. A `sitecustomize` starts it with uvicorn's loop, and writes what it finds to a file that
+   is mapped into memory here and there. Beside the stall is the CPU time that the thread of the
+   loop used in it: a stall without CPU time is a wait for a processor, or for the interpreter lock.
+   The baseline is the same process without a request, for as long.
 2. A message of 4 MB of every kind of text is appended, each to a conversation of its own.
 3. Bodies of 32 MB: the hostile ones, most of which are refused, and some of usual content.
 """
@@ -10,16 +13,21 @@ from __future__ import annotations
 
 import base64
 import json
+import mmap
+import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import orjson
 
 from benchmarks.connection import Connection, request
 from benchmarks.figures import Section, ms, p50
 from benchmarks.hostile_bodies import BODY_BYTES, bodies
-from benchmarks.loop_stalls import LoopStalls, Stall, loop_stalls
 from benchmarks.processes import Served, service
 from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import pool
@@ -35,9 +43,86 @@ QUICK_BODIES = (
     "an image taken",
 )
 _APPEND = "/v1/conversations/{id}/messages"
+TICK_SECONDS, TICKS_SECONDS = 0.001, 10
+_FIGURES = struct.Struct("ddd")
+_SITE = """
+import asyncio, mmap, struct, time
 
+figures = struct.Struct("ddd")
+
+async def tick():
+    with open({file!r}, "r+b") as file:
+        shared = mmap.mmap(file.fileno(), figures.size)
+    before, cpu_before = time.perf_counter(), time.thread_time()
+    while True:
+        await asyncio.sleep({tick})
+        now, cpu = time.perf_counter(), time.thread_time()
+        longest, spent, ticks = figures.unpack(shared[:])
+        stall = now - before - {tick}
+        if stall > longest:
+            longest, spent = stall, cpu - cpu_before
+        shared[:] = figures.pack(longest, spent, ticks + 1)
+        before, cpu_before = time.perf_counter(), time.thread_time()
+
+try:
+    from uvicorn.server import Server
+except ImportError:
+    pass
+else:
+    serve = Server.main_loop
+
+    async def main_loop(self):
+        ticker = asyncio.create_task(tick())
+        try:
+            await serve(self)
+        finally:
+            ticker.cancel()
+
+    Server.main_loop = main_loop
+"""
+
+Stall = tuple[float, float]
+"""Its seconds, and the CPU time in it."""
 Row = tuple[str, str, list[Stall], list[Stall], list[float]]
 """Name, answer, stalls, baselines and times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """The stalls of a served process that runs with `environ` (rule 1)."""
+
+    environ: Mapping[str, str]
+    _shared: mmap.mmap
+
+    def reset(self) -> None:
+        """Forget the stalls so far, and wait until the task has run again."""
+        time.sleep(0.02)
+        self._shared[:] = _FIGURES.pack(0, 0, 0)
+        self._wait(1)
+
+    def read(self) -> tuple[float, float]:
+        """Return the longest stall and its CPU time, after the loop has run once more."""
+        self._wait(_FIGURES.unpack(self._shared[:])[2] + 2)
+        longest, spent, _ = _FIGURES.unpack(self._shared[:])
+        return longest, spent
+
+    def _wait(self, ticks: float) -> None:
+        deadline = time.monotonic() + TICKS_SECONDS
+        while _FIGURES.unpack(self._shared[:])[2] < ticks:
+            if time.monotonic() > deadline:
+                raise RuntimeError("no task measures the stalls of the served event loop")
+            time.sleep(0.002)
+
+
+@contextmanager
+def _stalls() -> Iterator[Stalls]:
+    with TemporaryDirectory(prefix="bench-stalls-") as folder:
+        file = Path(folder, "figures")
+        file.write_bytes(bytes(_FIGURES.size))
+        site = _SITE.format(file=str(file), tick=TICK_SECONDS)
+        Path(folder, "sitecustomize.py").write_text(site, encoding="utf-8")
+        with file.open("r+b") as opened, mmap.mmap(opened.fileno(), _FIGURES.size) as shared:
+            yield Stalls({"PYTHONPATH": folder}, shared)
 
 
 def measure(quick: bool) -> Section:
@@ -55,7 +140,7 @@ def measure(quick: bool) -> Section:
         if not quick or name in QUICK_BODIES
     }
     with (
-        loop_stalls() as stalls,
+        _stalls() as stalls,
         database() as (data_dir, _, log),
         service(data_dir, "--no-worker", environ=stalls.environ, log=log) as served,
     ):
@@ -74,7 +159,7 @@ def measure(quick: bool) -> Section:
         (messages, "a message of 4 MB of any text", MESSAGE_SECONDS),
         (refused, "any body of 32 MB", BODY_SECONDS),
     ):
-        worst = max(p50([stall.seconds for stall in row[2]]) for row in rows)
+        worst = max(p50([stall[0] for stall in row[2]]) for row in rows)
         section.goal(
             "performance.no-stall",
             f"{goal}: longest stall, median of the rounds ≤ {ms(most)} ms",
@@ -85,7 +170,7 @@ def measure(quick: bool) -> Section:
 
 
 def _rows(
-    served: Served, stalls: LoopStalls, sent: Mapping[str, tuple[str, bytes]], rounds: int
+    served: Served, stalls: Stalls, sent: Mapping[str, tuple[str, bytes]], rounds: int
 ) -> list[Row]:
     rows: list[Row] = []
     for name, (path, body) in sent.items():
@@ -119,21 +204,13 @@ def _send(served: Served, path: str, body: bytes) -> str:
 
 
 def _add_table(section: Section, rows: Sequence[Row]) -> None:
-    section.add_table(
-        ("body", "answer", "stall, median", "worst round", "CPU in it", "baseline", "request"),
-        (
-            (
-                name,
-                answer,
-                ms(p50([stall.seconds for stall in found])),
-                ms(max(stall.seconds for stall in found)),
-                ms(max(found, key=lambda stall: stall.seconds).loop_cpu_seconds),
-                ms(p50([stall.seconds for stall in idle])),
-                ms(p50(spent)),
-            )
-            for name, answer, found, idle, spent in rows
-        ),
-    )
+    heads = ("body", "answer", "stall, median", "worst round", "CPU in it", "baseline", "request")
+    cells = []
+    for name, answer, found, idle, spent in rows:
+        usual, waited = (p50([stall[0] for stall in stalls]) for stalls in (found, idle))
+        figures = (usual, *max(found), waited, p50(spent))
+        cells.append((name, answer, *map(ms, figures)))
+    section.add_table(heads, cells)
 
 
 def _texts() -> dict[str, bytes]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import islice
 from random import Random
 from typing import Any
 
@@ -54,11 +53,6 @@ def conversation(seed: int) -> Iterator[Message]:
     rng = Random(seed)
     while True:
         yield from _turn(rng)
-
-
-def messages(seed: int, count: int) -> list[Message]:
-    """Return the first `count` messages of the conversation with this seed."""
-    return list(islice(conversation(seed), count))
 
 
 def plain_message(rng: Random, role: str, size: int) -> Message:

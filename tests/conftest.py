@@ -38,11 +38,12 @@ from fastapi import FastAPI
 from hypothesis import settings as hypothesis_settings
 
 from app.common.logs import OURS, JsonLines
+from app.database.citus import place
 from app.database.connections import Pooler, Session, Store
 from app.database.embedded import DATABASE, running
-from app.database.migrate import migrate
+from app.database.migrate import migrate, migration_lock
 from app.main import create_app
-from app.repositories import Database
+from app.repositories import FREQUENT, Database
 from app.settings import Settings
 from tests.fake_llm import FakeLLM, fake_llm
 from tests.patience import PATIENCE_SECONDS
@@ -283,6 +284,8 @@ class Cluster(Server):
     async def _distribute(self) -> None:
         script = (CITUS / "distribute.sql").read_text(encoding="utf-8")
         await run_script(self.url_of(self._name), "SET citus.shard_count = 4;" + script)
+        async with migration_lock(self.url_of(self._name)) as connection:
+            await place(connection, FREQUENT)
 
     async def _remove_rows(self) -> None:
         url = self.url_of(self._name)
@@ -418,7 +421,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def database(store: Store) -> Database:
     """The database of this test as the services see it."""
-    return Database(store)
+    return Database(store, "gpt-4o")
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ class DatabaseProxy:
         self._port = 0
         self._is_swallowing = False
         self._links: set[asyncio.Task[None]] = set()
+        self.round_trips = 0
+        """How often a client sent again after an answer; asyncpg waits for each answer."""
         self.swallowed = 0
         """How many bytes were taken and never answered."""
 
@@ -68,9 +70,10 @@ class DatabaseProxy:
         far: asyncio.StreamWriter | None = None
         try:
             near_reader, far = await asyncio.open_unix_connection(self._socket)
+            answered = [True]
             async with asyncio.TaskGroup() as ways:
-                ways.create_task(self._pass(reader, far))
-                ways.create_task(self._pass(near_reader, writer))
+                ways.create_task(self._pass(reader, far, answered, is_answer=False))
+                ways.create_task(self._pass(near_reader, writer, answered, is_answer=True))
         except (asyncio.CancelledError, OSError, ExceptionGroup):
             pass  # this link is over, whoever ended it
         finally:
@@ -79,8 +82,17 @@ class DatabaseProxy:
                 if end is not None:
                     end.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        answered: list[bool],
+        *,
+        is_answer: bool,
+    ) -> None:
         while data := await reader.read(_BYTES):
+            self.round_trips += answered[0] and not is_answer
+            answered[0] = is_answer
             if self._is_swallowing:
                 self.swallowed += len(data)
             else:
@@ -105,6 +117,11 @@ class ProxyThread:
     def url(self) -> str:
         """The URL of the database through the proxy."""
         return self._proxy.url
+
+    @property
+    def round_trips(self) -> int:
+        """How many round trips there were so far."""
+        return self._proxy.round_trips
 
     def do(self, what: Callable[[DatabaseProxy], Any]) -> None:
         """Run an action on the proxy in its own thread."""

@@ -150,7 +150,7 @@ class Build:
     @property
     def format(self) -> FormatName:
         """The format of the payload."""
-        return FormatName(self.answer["format"])
+        return FormatName(self.answer["diagnostics"]["format"])
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class Judge:
     def _judge_prefix(self, build: Build, items: list[bytes], tally: Tally) -> _Promise | None:
         """The stable items of one build begin the next one of its epoch; returns its promise."""
         answer, payload, resolved = build.answer, build.payload, build.resolved
-        stable = answer["stable_items"]
+        stable = answer["diagnostics"]["stable_items"]
         payload_stream = (build.copy, f"{build.format}:{payload['model']}", answer["epoch"])
         before = self._promises.get(payload_stream)
         self._promises[payload_stream] = _Promise(items[:stable], resolved, payload)
@@ -379,7 +379,7 @@ class Replay:
         model = MODELS[format][self.windows.index(window)]
         body: dict[str, Any] = {"format": format, "model": model}
         if copy.window is None:
-            body["max_context_tokens"] = window
+            body["context_window"] = window
         answer = self.client.send("POST", f"{copy.path}/context", body)
         if not answer.accepted:
             _judge_refusal(answer, place, tally)
@@ -389,7 +389,7 @@ class Replay:
         tally.builds[f"{format} {window} by {whose}"] += 1
         tally.build_seconds.append(answer.seconds)
         tally.degraded.update(built["degraded"])
-        compaction = built["compaction"]
+        compaction = built["diagnostics"]["compaction"]
         if compaction and compaction["compacted"]:
             tally.compactions += 1
             tally.compacted_tokens += compaction["before_tokens"] - compaction["after_tokens"]
@@ -434,7 +434,7 @@ class Replay:
             "text": build.system_text,
         }
         answer = self.client.send("POST", "/v1/tokens/count", body)
-        tokens = answer.body["tokens"] + MESSAGE_OVERHEAD * bool(build.system_text)
+        tokens = answer.body["token_count"] + MESSAGE_OVERHEAD * bool(build.system_text)
         if tokens != counted:
             tally.miscounted.append(f"{build.place}: {tokens} by /v1/tokens/count, not {counted}")
 
@@ -473,8 +473,12 @@ def judge_delta(
     tally.deltas += 1
     tally.delta_items += len(whole) - len(held)
     tally.whole_items += len(whole)
-    if whole != build.payload[key] or delta["prefix_hash"] != build.answer["prefix_hash"]:
+    if whole != build.payload[key] or _prefix_hash(delta) != _prefix_hash(build.answer):
         tally.wrong_deltas.append(f"{build.place}: it does not give the whole payload")
+
+
+def _prefix_hash(answer: Mapping[str, Any]) -> Any:
+    return answer["diagnostics"]["prefix_hash"]
 
 
 def judge_log(
@@ -616,9 +620,9 @@ def _judge_count(build: Build, counted: int, tally: Tally) -> None:
     factor = FIRST_FACTORS.get(build.format)
     slack = 0 if factor is None else 5  # each part is rounded up
     counted = round(counted * (factor or 1))
-    used, budget = answer["tokens_used"], answer["budget"]
+    used, budget = answer["tokens_used"], answer["diagnostics"]["budget"]
     parts = ("system_prompt", "skill_prompts", "tool_descriptions", "summary", "conversation")
-    if budget["used_tokens"] != used or sum(budget[part] for part in parts) != used:
+    if budget["tokens_used"] != used or sum(budget[part] for part in parts) != used:
         tally.miscounted.append(f"{build.place}: the budget's parts do not add up to {used}")
     if budget["effective_window"] != effective:
         tally.over_window.append(f"{build.place}: window {budget['effective_window']}")
@@ -645,7 +649,11 @@ def _judge_completeness(build: Build, sent: Sequence[Mapping[str, Any]], tally: 
     """A payload that leaves nothing out by its own account shows every text and every image."""
     texts, media = _contents(FormatName.OPENAI_CHAT, sent)
     shown_texts, shown_media = _contents(build.format, build.payload[ITEMS[build.format]])
-    if build.answer["summary_used"] or shown_texts[WINDOW_NOTE] or _is_reduced(shown_texts):
+    if (
+        build.answer["diagnostics"]["summary_used"]
+        or shown_texts[WINDOW_NOTE]
+        or _is_reduced(shown_texts)
+    ):
         return
     if "messages_shortened" in build.answer["degraded"]:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-SESSION_ID = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
+SNAPSHOT_ID = "0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"
 CONVERSATION_ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 
 
@@ -33,8 +33,8 @@ def entries(*messages: Mapping[str, Any], **own: Any) -> list[dict[str, Any]]:
 def snapshot_file(messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
     """Return a file with these entries, with own values of some fields."""
     return {
-        "session_id": SESSION_ID,
-        "timestamp": "2026-02-12T14:30:00+00:00",
+        "snapshot_id": SNAPSHOT_ID,
+        "created_at": "2026-02-12T14:30:00+00:00",
         "description": "Working on auth refactor",
         "summary": "Implemented JWT token validation and refresh flow...",
         "message_count": len(messages),

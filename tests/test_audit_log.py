@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from app.cli import api_keys as keys
-from app.common.errors import Conflict, NotFound
+from app.cli import cli
 from app.main import create_app
 from app.settings import Settings
-from app.tenancy.limits import TenantLimits
+from tests import keys
 from tests.api.talk import append, new_conversation, user
 from tests.conftest import started
 
@@ -34,21 +35,26 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-async def test_commands_are_logged(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+def test_commands_are_logged(database_url: str) -> None:
     """Each change of a key or a tenant is a line with the account; a refused one is none."""
-    first = (await keys.create("acme", "backend", None, settings)).split("_")[1]
-    second = (await keys.create("acme", "", None, settings)).split("_")[1]
-    await keys.expire(second, 30, settings)
-    await keys.revoke(first, settings)
-    await keys.revoke(first, settings)
-    await keys.set_limits("acme", TenantLimits(requests_per_minute=9), False, settings)
-    await keys.delete("acme", settings)
-    with pytest.raises(Conflict):
-        await keys.expire(first, 1, settings)
-    with pytest.raises(NotFound):
-        await keys.revoke("nobody", settings)
-    found = lines(caplog)
-    assert [(event, data.get("key")) for event, data in found] == [
+    told: list[dict[str, Any]] = []
+
+    def run(*command: str, code: int = 0) -> str:
+        done = CliRunner().invoke(cli, [*command, "--database-url", database_url])
+        assert done.exit_code == code, done.output
+        told.extend(json.loads(line) for line in done.stderr.splitlines() if line[0] == "{")
+        return done.stdout.strip().rpartition("\n")[2]
+
+    first, second = (run("keys", "create", "--tenant", "acme").split("_")[1] for _ in range(2))
+    run("keys", "expire", second, "--in-days", "30")
+    run("keys", "revoke", first)
+    run("keys", "revoke", first)
+    run("tenants", "limit", "acme", "--requests-per-minute", "9")
+    run("tenants", "delete", "acme", "--yes")
+    run("keys", "expire", first, "--never", code=1)
+    run("keys", "revoke", "nobody", code=1)
+    found = [line for line in told if line["logger"] == "app.audit"]
+    assert [(line["event"], line.get("key")) for line in found] == [
         ("key_created", first),
         ("key_created", second),
         ("key_expiry_changed", second),
@@ -57,10 +63,10 @@ async def test_commands_are_logged(settings: Settings, caplog: pytest.LogCapture
         ("tenant_deletion_begun", None),
         ("tenant_deleted", None),
     ]
-    assert {data["tenant_id"] for _, data in found} == {"acme"}
-    assert all(data["account"] for _, data in found)
-    assert found[4][1]["requests_per_minute"] == 9
-    assert found[-1][1]["rows"] == {"revoked_keys": 2, "tenants": 1}
+    assert {line["tenant_id"] for line in found} == {"acme"}
+    assert all(line["account"] for line in found)
+    assert found[4]["requests_per_minute"] == 9
+    assert found[-1]["rows"] == {"revoked_keys": 2, "tenants": 1}
 
 
 async def test_deletions_are_logged_with_their_key(
@@ -78,7 +84,7 @@ async def test_deletions_are_logged_with_their_key(
         path = await new_conversation(opened, conversation_id="customer-7", agent_id="a")
         await append(opened, path, user("secret", id="m-1"), user("more"))
         assert (await opened.post(f"{path}/fork", json={})).status_code == 201
-        saved = (await opened.post(f"{path}/snapshots", json={})).json()["session_id"]
+        saved = (await opened.post(f"{path}/snapshots", json={})).json()["snapshot_id"]
         for _ in range(2):
             done = await opened.post(f"{path}/messages/m-1/redact", json={"reason": "gdpr"})
             assert done.status_code == 200
@@ -91,7 +97,7 @@ async def test_deletions_are_logged_with_their_key(
         assert "secret" not in str(data) and "gdpr" not in str(data)
     assert redacted[0] == "message_redacted"
     assert (redacted[1]["seq"], redacted[1]["conversations"]) == (1, 2)
-    assert snapshot[0] == "snapshot_deleted" and snapshot[1]["session_id"] == saved
+    assert snapshot[0] == "snapshot_deleted" and snapshot[1]["snapshot_id"] == saved
     assert conversation[0] == "conversation_deleted"
     assert conversation[1]["conversation_id"] == redacted[1]["conversation_id"]
     assert conversation[1]["rows"]["messages"] == 2

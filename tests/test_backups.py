@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import asyncpg
 import httpx
 import pytest
 
-from app.cli.backup import run_program
 from app.database.embedded import DATABASE
 from app.main import create_app
 from app.settings import Settings
@@ -147,7 +145,7 @@ async def test_only_an_empty_database_is_restored_to(
     await succeed("backup", file, url=database_url)
     before, written = await rows_of(database_url), file.read_bytes()
     refused = await command("restore", file, url=database_url)
-    assert refused.code == 1 and "The database is not empty" in refused.stderr
+    assert refused.code == 1 and "already exists" in refused.stderr
     again = await command("backup", file, url=database_url)
     assert again.code == 1 and "exists: name a new file" in again.stderr
     assert file.read_bytes() == written
@@ -165,21 +163,3 @@ async def test_a_damaged_file_leaves_the_database_empty(
             refused = await command("restore", "-", url=target, sent=cut)
             assert refused.code == 1 and refused.stderr.count("\n") == 1, refused.stderr
             assert not await rows_of(target)
-
-
-def test_a_password_is_in_a_variable_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No command line has it, wherever the URL has it."""
-    program = tmp_path / "pg_dump"
-    program.write_text(
-        f'#!{sys.executable}\nimport os, sys\nprint(sys.argv, os.environ["PGPASSWORD"])'
-    )
-    program.chmod(0o755)
-    for url in (
-        "postgresql://me:s%40cret:1@one:1,two:2/db?sslmode=require",
-        "postgresql://me@one:1,two:2/db?sslmode=require&password=s%40cret%3A1",
-    ):
-        with (tmp_path / "out").open("w+b") as file:
-            run_program("pg_dump", [], url, tmp_path, file)
-            file.seek(0)
-            said = file.read().decode()
-        assert "--dbname=postgresql://me@one:1,two:2/db?sslmode=require'] s@cret:1" in said

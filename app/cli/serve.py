@@ -72,9 +72,7 @@ def serve() -> None:
         migrated(settings, url, apart=True)
         warming.join()
         if listener is None:
-            from app.cli.api_keys import has_keys
-
-            if not run_in(settings, url, has_keys):
+            if not run_in(settings, url, lambda services: services.keys.has_keys()):
                 _refuse_public_address(settings)
             listener = stack.enter_context(_listening(settings))
         _serve_http(settings, listener)

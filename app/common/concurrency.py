@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
-from app.common.errors import RateLimited, ServiceUnavailable
+from app.common.errors import ContextError, RateLimited, ServiceUnavailable
 
 THREAD_BYTES = 100_000
 """The length of a text from which it is parsed, checked and written in a thread.
@@ -75,20 +76,25 @@ class Slots:
         The tenant's limit is checked first, because the tenant itself can end some of its work. A
         tenant takes no more than it leaves free, so that another one always finds some.
         """
+        if (refusal := self._refusal(tenant_id, slots)) is not None:
+            raise refusal
+
+    def _refusal(self, tenant_id: str, slots: int) -> ContextError | None:
         used, free = self._in_use[tenant_id], self._max_total - self._in_use.total()
         is_over_share = slots <= free < used + slots
         plural = self._kind.replace("_", " ")
         if is_over_share or used + slots > self._max_per_tenant:
-            raise RateLimited(
+            return RateLimited(
                 f"A tenant has at most {self._max_per_tenant} {plural} at once in a process,"
                 " and never more than it leaves to others",
                 {"limit": self._max_per_tenant, "kind": self._kind, "retry_after": RETRY_SECONDS},
             )
         if slots > free:
-            raise ServiceUnavailable(
+            return ServiceUnavailable(
                 f"All {self._max_total} {plural} of this process are in use",
                 {"reason": f"too_many_{self._kind}", "retry_after": RETRY_SECONDS},
             )
+        return None
 
     async def acquire(self, tenant_id: str, slots: int = 1) -> int:
         """Take slots, at most those that a tenant may have, and return their number.
@@ -96,22 +102,14 @@ class Slots:
         Raises as `check` does where there are none in time.
         """
         slots = min(slots, self._max_per_tenant, self._max_total)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.wait_seconds
-        while True:
-            try:
-                self.check(tenant_id, slots)
-            except (RateLimited, ServiceUnavailable):
-                self._released.clear()
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await self._released.wait()
-                        continue
-                except TimeoutError:
-                    pass
-                raise
-            self.take(tenant_id, slots)
-            return slots
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.wait_seconds):
+                while self._refusal(tenant_id, slots) is not None:
+                    self._released.clear()
+                    await self._released.wait()
+        self.check(tenant_id, slots)
+        self.take(tenant_id, slots)
+        return slots
 
     def take(self, tenant_id: str, slots: int = 1) -> None:
         """Count work without a check of the limits."""

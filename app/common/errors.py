@@ -131,7 +131,7 @@ class ContextLimitUnknown(ContextError, code="CONTEXT_LIMIT_UNKNOWN", status=422
 
 
 class ContextOverflow(ContextError, code="CONTEXT_OVERFLOW", status=422):
-    """No valid payload fits; `facts` has the `budget` and the `largest` parts."""
+    """No valid payload fits; `facts` has the `budget`."""
 
 
 class PayloadTooLarge(ContextError, code="PAYLOAD_TOO_LARGE", status=413):

@@ -13,15 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import NewType
 from uuid import UUID
-
-# Types, so that a type checker tells them apart.
-AgentId = NewType("AgentId", str)
-ConversationId = NewType("ConversationId", str)
-"""A UUID in lower case, the key of its rows."""
-MessageId = NewType("MessageId", str)
-"""Unique in its conversation."""
 
 MAX_CHARS = 256
 # Control, space and format characters, and slashes. The characters are listed, because the set that

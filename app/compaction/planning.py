@@ -31,7 +31,7 @@ from app.conversations.compaction_receipt import (
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.turns import Entry, protected
 from app.conversations.view import WHOLE, Span, Summary, View, overlap
-from app.conversations.views import (
+from app.conversations.visible import (
     agent_tools_tokens,
     shown_entries,
     view_after,
@@ -132,7 +132,7 @@ class CompactionInput:
         if self.active is None or self.active.strategy != strategy:
             return False
         is_own = self.active.trigger in (Trigger.BACKGROUND, Trigger.PROACTIVE, Trigger.FORCED)
-        return is_own and self.messages_in(self.view) <= self.active.after_msg_count
+        return is_own and self.messages_in(self.view) <= self.active.after_messages
 
 
 # --- plans ----------------------------------------------------------------------------------------

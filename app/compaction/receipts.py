@@ -20,15 +20,13 @@ from app.conversations.compaction_receipt import (
     Failure,
     Trigger,
 )
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import Conversation, resume_at_tokens
 from app.conversations.events import EventType
-from app.conversations.lookup import lock_conversation
 from app.conversations.messages.row import StoredMessage
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.thresholds import resume_at_tokens
 from app.conversations.view import SectionCount, Summary, overlap, spans_through
-from app.conversations.views import kept_seqs, kept_with_pins
-from app.conversations.windows.service import ActiveWindows, view_state_of
+from app.conversations.visible import kept_seqs, kept_with_pins
+from app.conversations.windows import ActiveWindows, view_state_of
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
 
@@ -42,9 +40,9 @@ class MadeSummary(ResponseSchema):
     """1: of messages; higher: of summaries one level below."""
     text: str
     """Its text."""
-    tokens: int
+    token_count: int
     """Tokens of the message that shows it."""
-    sources: list[tuple[int, int]]
+    source_ranges: list[tuple[int, int]]
     """The ranges that it was made from."""
     sections: tuple[SectionCount, ...]
     """What became of the statements of each section; empty for a model's summary."""
@@ -58,7 +56,8 @@ class MadeSummary(ResponseSchema):
         return cls.of(
             summary,
             summary_range=(summary.span.start, summary.span.end),
-            sources=[(span.start, span.end) for span in summary.sources],
+            token_count=summary.tokens,
+            source_ranges=[(span.start, span.end) for span in summary.sources],
             unlisted=summary.unlisted or None,
         )
 
@@ -79,9 +78,9 @@ class Receipt(CompactionFacts):
     """Why it ran."""
     hidden_range: tuple[int, int]
     """Seqs that it hides, the end excluded; their messages can be read in full."""
-    kept: Sequence[int]
+    kept_seqs: Sequence[int]
     """Seqs in the range that stay verbatim."""
-    cleared_through: int
+    cleared_through_seq: int
     """Tool results up to this seq are placeholders; 0 for none."""
     summary: str | None
     """The text that stands for the range; null without one."""
@@ -108,8 +107,8 @@ class Receipt(CompactionFacts):
         return cls(
             status="undone" if receipt.undone_at is not None else status,
             hidden_range=(receipt.hidden_span.start, receipt.hidden_span.end),
-            kept=view.unhidden_seqs,
-            cleared_through=view.results_cleared_through,
+            kept_seqs=view.unhidden_seqs,
+            cleared_through_seq=view.results_cleared_through,
             summary=receipt.summary,
             retain=view.retain,
             note=view.note,
@@ -133,15 +132,13 @@ class ReceiptService:
     async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
         """Return why the last compaction failed, None if one has succeeded since."""
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            await session.conversations.get(tenant_id, conversation_id)
             return await session.jobs.find_failure(conversation_id)
 
     async def state(self, tenant_id: str, conversation_id: str) -> ContextState | None:
         """Return the active summary and its range of seqs, None without one."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
         conversation = await self._active.updated(tenant_id, conversation)
         async with self._database.session() as session:
             receipt = await session.contexts.find_compaction(
@@ -167,9 +164,7 @@ class ReceiptService:
     ) -> Page[Receipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             page = await session.contexts.compactions(conversation_id, limit, before, bound)
         active_id = conversation.state.compaction_id
         return Page((Receipt.of(receipt, active_id) for receipt in page), has_more=page.has_more)
@@ -212,9 +207,7 @@ class ReceiptService:
         for a compaction that is not the active one. [compaction.undo-suspends]
         """
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             receipt = await _find(session, conversation_id, compaction_id)
             state, parent, kept = conversation.state, None, tuple[int, ...]()
             if state.compaction_id != receipt.compaction_id:
@@ -247,9 +240,7 @@ class ReceiptService:
         self, tenant_id: str, conversation_id: str, compaction_id: str
     ) -> tuple[Conversation, Compaction]:
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             return conversation, await _find(session, conversation_id, compaction_id)
 
 

@@ -83,7 +83,7 @@ class Strategy(ResponseSchema):
     """What it does."""
     is_default: bool
     """Whether it is the default."""
-    trigger: float | None
+    due_at: float | None
     """Share of the effective window at which a compaction is due; null: never."""
     preserve_top: int | None
     """Messages kept at the start; null: all."""
@@ -207,13 +207,13 @@ async def get_job(request: Request, job_id: JobPath) -> Job:
 
 @router.get("/v1/strategies", summary="List strategies", tags=["models"])
 async def list_strategies() -> StrategyList:
-    """Return every strategy with its trigger and what it keeps, for the built-in settings."""
+    """Return every strategy with when it is due and what it keeps, for the built-in settings."""
     policy = Policy()
     data = [
         Strategy.of(
             each,
             is_default=each.name is policy.strategy,
-            trigger=Policy(strategy=each.name).due_ratio,
+            due_at=Policy(strategy=each.name).due_ratio,
             preserve_top=each.preserved(policy)[0],
             preserve_bottom=each.preserved(policy)[1],
         )

@@ -31,9 +31,9 @@ from app.compaction.summaries.room import SummaryScope, merged_unlisted, without
 from app.compaction.summaries.run import SummariserRun
 from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
 from app.conversations.compaction_receipt import Compaction, CompactionPlan, NoCompaction, Trigger
-from app.conversations.thresholds import exceeds_messages
+from app.conversations.conversation import exceeds_messages
 from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
-from app.conversations.views import (
+from app.conversations.visible import (
     NO_PROVIDER_COMPACTION,
     summary_message_tokens,
     view_summary_tokens,
@@ -52,7 +52,10 @@ MIN_SPARE = 0.1
 LEVELS = 3
 """The levels of a tree: the summaries of the top one are not summarised again, unless they are too
 much."""
-COUNTED = ("calls", "input_tokens", "output_tokens", "cached_tokens", "cost_usd")
+COUNTED = (
+    *("calls", "input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens"),
+    "cost_usd",
+)
 """What a receipt has of the calls of a run."""
 SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 """In `degraded`: messages were left out without the summary that the policy asks for."""
@@ -382,8 +385,8 @@ class CompactionRun:
             hidden_messages=state.head_seq - len(shown),
             before_tokens=source.tokens_in(source.view),
             after_tokens=source.tokens_in(view),
-            before_msg_count=source.messages_in(source.view),
-            after_msg_count=source.messages_in(view),
+            before_messages=source.messages_in(source.view),
+            after_messages=source.messages_in(view),
             model=calls.model if executed.made else None,
             prompt_hash=calls.prompt_hash if executed.made else None,
             target_tokens=self.request.target_tokens,

@@ -31,7 +31,6 @@ from app.compaction.run import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
-from app.conversations.budget_status import is_due_as_reported
 from app.conversations.compaction_receipt import (
     PENDING,
     UNOBSERVED,
@@ -44,20 +43,23 @@ from app.conversations.compaction_receipt import (
     result_of,
     unchanged,
 )
-from app.conversations.compactions import store_compaction
-from app.conversations.conversation import ConversationState
+from app.conversations.compactions import is_due_as_reported, store_compaction
+from app.conversations.conversation import (
+    ConversationState,
+    compaction_threshold,
+    exceeds_messages,
+    resume_at_tokens,
+)
 from app.conversations.events import EventType
-from app.conversations.lookup import get_conversation, lock_conversation
 from app.conversations.partial_messages import (
     limits_of_oversized,
     reader_tool_tokens,
     shortened_messages,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.thresholds import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import ShortenedMessage, Span, View, spans_through
-from app.conversations.views import (
+from app.conversations.visible import (
     base_view,
     lacks_summary,
     view_summary_tokens,
@@ -65,7 +67,7 @@ from app.conversations.views import (
     with_shortened,
     without_compaction,
 )
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.formats.message import Role
 from app.models.usage import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
@@ -160,7 +162,7 @@ class CompactionService:
         self.summariser.choose_model(request.model, None, None)
         job_id, text = self.new_id(), request.model_dump_json()
         async with self.database.transaction() as session:
-            await get_conversation(session, tenant_id, conversation_id, None)
+            await session.conversations.get(tenant_id, conversation_id)
             await session.jobs.add(tenant_id, conversation_id, job_id, "compact", text)
             job = await session.jobs.find(tenant_id, job_id)
         if job is None:  # the conversation was deleted meanwhile
@@ -303,7 +305,9 @@ class CompactionService:
                 **{name: getattr(calls, name) for name in COUNTED},
             )
             async with self.database.transaction() as session:
-                locked = await lock_conversation(session, source.tenant_id, conversation_id, None)
+                locked = await session.conversations.get(
+                    source.tenant_id, conversation_id, lock=True
+                )
                 if locked.state.view_version == source.state.view_version:
                     await session.contexts.add_summary(conversation_id, receipt)
         finally:
@@ -362,9 +366,7 @@ class CompactionService:
         """
         model, entries = settings.model if settings else None, list[Entry]()
         async with self.database.session() as session:
-            conversation = await self.resolver.find_conversation(
-                session, tenant_id, conversation_id, model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, model)
         moved = await self.active.updated(tenant_id, conversation)
         conversation = replace(conversation, state=moved.state)
         async with self.database.session() as session:
@@ -500,7 +502,7 @@ class CompactionService:
         if run.trigger is Trigger.TOOL_OUTPUT:
             cause, resume_at = RESULTS_CLEARED, state.resume_at_tokens
         async with self.database.transaction() as session:
-            await lock_conversation(session, run.source.tenant_id, conversation_id, None)
+            await session.conversations.get(run.source.tenant_id, conversation_id, lock=True)
             after = {"view_version": state.view_version, "resume_at_tokens": resume_at}
             result = await store_compaction(session, conversation_id, receipt, cause, **after)
             if result is None:

@@ -15,12 +15,12 @@ from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
 from app.context.view import read_rows, rendered_rows
 from app.conversations.compaction_receipt import Observer
-from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, parse_build_id
+from app.conversations.epochs import BuildId, Epoch, model_in, parse_build_id
+from app.conversations.rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
-from app.conversations.views import NO_PROVIDER_COMPACTION, shown_entries
-from app.database.sql import fields_of
+from app.conversations.visible import NO_PROVIDER_COMPACTION, shown_entries
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.budget import estimate_of, measure, pressure_status
@@ -81,30 +81,34 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
     observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
     )
-    return {
-        "format": state.format,
-        **payload.as_answer(),
-        "build_id": build.build_id,
-        "epoch": build.epoch.epoch,
-        "through_seq": build.through_seq,
-        "base_items": payload.base_items,
-        "cache_break_reason": build.break_reason,
-        "tokens_used": usage.total,
-        "budget": measure(usage, state.limits),
-        **fields_of(pressure),
-        "estimate": estimate_of(
-            usage.total,
+    answer = payload.as_answer(
+        state.format,
+        budget=measure(usage, state.limits),
+        notice=pressure.notice,
+        next_threshold=pressure.next_threshold,
+        tokens_to_next=pressure.tokens_to_next,
+        estimate=estimate_of(
             conversation.counter,
             resolved.factor,
             state.limits.margin,
             conversation.calibration,
         ),
-        "summary_used": bool(view.summaries or view.sent_item),
-        "compaction": state.attempt.compaction,
+        summary_used=bool(view.summaries or view.sent_item),
+        compaction=state.attempt.compaction,
+        deferred_tools=len(state.tools.deferred),
+    )
+    return {
+        "build_id": build.build_id,
+        "tokens_used": usage.total,
+        "pressure": pressure.pressure,
         "degraded": list(dict.fromkeys((*degraded, *_not_sent(build)))),
-        "deferred_tools": len(state.tools.deferred),
+        "cache_break_reason": build.break_reason,
         "defers_natively": state.tools.native,
         "delta": payload.is_delta,
+        "epoch": build.epoch.epoch,
+        "through_seq": build.through_seq,
+        "base_items": payload.base_items,
+        **answer,
     }
 
 
@@ -140,15 +144,20 @@ def _not_sent(build: RecordedBuild) -> list[str]:
     """Return what the format or the model registry lacks, for which nothing was given up."""
     state = build.state
     info, budget = state.resolved.info, state.resolved.policy.budget
-    window = state.attempt.settings.max_context_tokens or budget.context_window
+    window = state.attempt.settings.context_window or budget.context_window
     found = [f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools]
     if info is not None and info.assumed_from and window in (None, "derive"):
         found.append(f"{WINDOW_ASSUMED}:{info.assumed_from}")
     return found
 
 
-def shown(build: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the payload of an answer shows of the log, by seqs, and its thresholds."""
+def with_shown(build: RecordedBuild, body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer whose diagnostics say what it shows of the log, and its thresholds."""
+    diagnostics = body["diagnostics"]
+    return body | {"diagnostics": diagnostics | _shown(build, diagnostics)}
+
+
+def _shown(build: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
     view, limits, assembler = build.rendered.view, build.state.limits, build.rendered.assembler
     system_items = body["stable_items"] - build.items.stable_items
     ratios = {
@@ -163,10 +172,10 @@ def shown(build: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "shown_messages": _shown_messages(build),
         "summaries": [
-            {"summary_range": [item.span.start, item.span.end], "tokens": item.tokens}
+            {"summary_range": [item.span.start, item.span.end], "token_count": item.tokens}
             for item in view.summaries
         ],
-        "stable_through": assembler.seq_of(build.items.stable_items - 1),
+        "stable_through_seq": assembler.seq_of(build.items.stable_items - 1),
         "breakpoint_seqs": [
             assembler.seq_of(place.index - system_items)
             for place in body["breakpoints"]
@@ -197,7 +206,7 @@ def _shown_messages(build: RecordedBuild) -> list[dict[str, Any]]:
         {
             "seq": item.seq,
             "role": item.role,
-            "tokens": costs.get(item.seq, there.tokens),
+            "token_count": costs.get(item.seq, there.tokens),
             "state": state_of(item),
             "pinned": item.seq in pins,
         }
@@ -228,8 +237,7 @@ class BuildReplayService:
         unknown = NotFound(f"No build {build_id!r}", {"build_id": build_id})
         async with self._database.session() as session:
             build = await find_build(session, conversation_id, build_id)
-            conversation = await self._resolver.find_conversation(
-                session,
+            conversation = await session.conversations.get(
                 tenant_id,
                 conversation_id,
                 model_in(build[1].payload_stream) if build else None,
@@ -272,12 +280,10 @@ class BuildReplayService:
 
         payload, item_seqs = await asyncio.to_thread(render)
         return {
-            "format": epoch.format,
-            **payload.as_answer(),
             "build_id": build_id,
             "epoch": epoch.epoch,
             "through_seq": through_seq,
-            "item_seqs": item_seqs,
+            **payload.as_answer(format, item_seqs=item_seqs),
         }
 
 

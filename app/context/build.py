@@ -24,12 +24,11 @@ from typing import Any, TypeVar
 
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
-from app.context.answer import RecordedBuild, respond, shown
+from app.context.answer import RecordedBuild, respond, with_shown
 from app.context.epoch import EpochChoice
 from app.context.fit import Fitted, fit
 from app.context.overflow import (
     context_overflow,
-    largest_parts,
     leave_out_media,
     leave_out_reasoning,
     reduce_after_overflow,
@@ -47,20 +46,15 @@ from app.context.state import (
     PayloadCache,
 )
 from app.context.view import choose_view
-from app.conversations.budget_status import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
-from app.conversations.epochs import (
-    BuildId,
-    Epoch,
-    epoch_start_from,
-    payload_stream_of,
-    requested_window,
-)
+from app.conversations.compactions import BudgetStatus, read_budget, stored_usage_of
+from app.conversations.epochs import BuildId, Epoch, payload_stream_of, requested_window
 from app.conversations.messages.service import Appended
+from app.conversations.rows import epoch_start_from
 from app.formats import PROVIDERS
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName
-from app.prompt.resolved_settings import PayloadTools, RequestSettings, check_tools, digest
+from app.prompt.resolved_settings import RequestSettings, check_tools, digest
 
 _MAX_ROUNDS = 12
 _INPUT_TOO_LONG = Verdict(VerdictKind.INPUT_TOO_LONG)
@@ -88,9 +82,10 @@ class ContextService:
         """Return the budget of the stored settings, None while no context window is known."""
         resolver, database = self._deps.resolver, self._deps.database
         async with database.session() as session:
-            conversation = await resolver.find_conversation(session, tenant_id, conversation_id)
+            conversation = await session.conversations.get(tenant_id, conversation_id)
         conversation = await self._deps.active.updated(tenant_id, conversation)
-        return await read_budget(resolver, database.session, conversation)
+        async with database.session() as session:
+            return await read_budget(session, resolver, conversation)
 
     async def build(
         self,
@@ -147,7 +142,7 @@ class ContextService:
         if is_reasoning:
             reduce = leave_out_reasoning
         elif kind is VerdictKind.MEDIA_REFUSED:
-            reduce = partial(leave_out_media, verdict=verdict)
+            reduce = leave_out_media
         reduction = await self._until_unchanged(partial(self._reduce, reduce), attempt)
         body = await self._answer(replace(attempt, may_compact=False))
         if is_reasoning:
@@ -164,7 +159,7 @@ class ContextService:
         for _ in range(_MAX_ROUNDS):
             result = await once(attempt)
             if isinstance(result, Overflow):
-                raise await refusal(self._deps, result)
+                raise refusal(result)
             if not isinstance(result, Changed):
                 return result
             attempt = replace(result.attempt, appended=None)
@@ -181,7 +176,7 @@ class ContextService:
         if isinstance(recorded, Changed):
             return recorded
         body = await recorded.rendered.call(respond, deps.observer, recorded)
-        return body | shown(recorded, body) if attempt.is_preview else body
+        return with_shown(recorded, body) if attempt.is_preview else body
 
     async def _reduce(
         self, reduce: _Reduction, attempt: Attempt
@@ -233,8 +228,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Change
     check_tools(resolved, settings.format)
     prompt = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
     if prompt.total >= limits.capacity:
-        tools = PayloadTools((), resolved.deferral(settings.format))
-        raise context_overflow(limits, prompt, largest_parts(resolved, tools, prompt, ()), {})
+        raise context_overflow(limits, prompt)
     made_by, strategy = build_input.compaction_strategy, resolved.policy.strategy
     if not attempt.is_preview and not is_shown_with(made_by, strategy):
         # Another strategy made the active summary.

@@ -10,11 +10,11 @@ from app.conversations.epochs import (
     PROVIDER_COMPACTED,
     Epoch,
     EpochStart,
-    epoch_start_from,
     model_in,
     requested_window,
 )
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
+from app.conversations.rows import epoch_start_from
 from app.conversations.view import View, minus
 from app.formats import PROVIDERS
 from app.formats.reasoning import GEMINI, binds_reasoning

@@ -24,8 +24,9 @@ from app.compaction.strategies import STRATEGIES
 from app.context.epoch import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import noted, render, render_view, show_newest_user
-from app.conversations.budget_status import is_suspended
 from app.conversations.compaction_receipt import PENDING, CompactionPlan, NoCompaction, Trigger
+from app.conversations.compactions import is_suspended
+from app.conversations.conversation import exceeds_messages
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,
     MESSAGES_SHORTENED,
@@ -34,10 +35,9 @@ from app.conversations.partial_messages import (
     limits_of_oversized,
     reader_tool_tokens,
 )
-from app.conversations.thresholds import exceeds_messages
 from app.conversations.turns import Entry, entry
 from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
-from app.conversations.views import base_view, with_shortened, without_item
+from app.conversations.visible import base_view, with_shortened, without_item
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status
@@ -292,17 +292,24 @@ async def _reduce_view(
     shown = _shown(state, overshoot)
     if isinstance(plan := STRATEGIES[policy.strategy].plan(shown), CompactionPlan):
         state = await _carry_out(deps, state, plan)
-    for is_last in (False, True):
-        shown = _shown(state, overshoot)
-        shown = replace(shown, budget=replace(shown.budget, summary=state.summary_tokens))
-        if (reduced := reduced_to_fit(shown)) is not None:
-            return (await _carry_out(deps, state, reduced)).degrade(*reduced.steps)
+    reduced = await _reduced_by_steps(deps, state, overshoot)
+    if isinstance(reduced, Overflow):
+        shortened = await _shorten_largest(deps, state, reduced.entries, overshoot)
+        if shortened is not None:
+            return await _reduced_by_steps(deps, shortened, overshoot)
+    return reduced
+
+
+async def _reduced_by_steps(
+    deps: BuildDependencies, state: BuildState, overshoot: int
+) -> BuildState | Overflow:
+    shown = _shown(state, overshoot)
+    shown = replace(shown, budget=replace(shown.budget, summary=state.summary_tokens))
+    reduced = reduced_to_fit(shown)
+    if reduced is None:
         kept = [item for item in shown.entries if item.seq in shown.protected.unhidden]
-        shortened = None if is_last else await _shorten_largest(deps, state, kept, overshoot)
-        if shortened is None:
-            return Overflow(state, kept or state.view_entries)
-        state = shortened
-    raise AssertionError("the last round returns")
+        return Overflow(state, kept or state.view_entries)
+    return (await _carry_out(deps, state, reduced)).degrade(*reduced.steps)
 
 
 async def _carry_out(

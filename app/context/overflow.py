@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.common.errors import Conflict, ContextOverflow, ValidationError
 from app.compaction.planning import CompactionInput
@@ -12,97 +11,34 @@ from app.context.fit import input_of, shorten_messages
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
 from app.context.view import render_view
 from app.conversations.compaction_receipt import CompactResult, unchanged
-from app.conversations.partial_messages import MIN_SHORTENED_TOKENS, cut_after_refusal, largest_text
+from app.conversations.partial_messages import MIN_SHORTENED_TOKENS, cut_after, largest_text
 from app.conversations.turns import Entry
 from app.conversations.view import View
-from app.conversations.views import with_shortened, without_item
-from app.formats.message import Role
-from app.models.budget import Limits, Usage, measure, scaled
-from app.models.overflow_errors import Verdict, VerdictKind
+from app.conversations.visible import with_shortened, without_item
+from app.models.budget import Limits, Usage, measure
+from app.models.overflow_errors import VerdictKind
 from app.policy.policy import StrategyName
-from app.prompt.resolved_settings import PayloadTools, ResolvedSettings
-
-_MAX_NAMED = 5
-"""How many parts an error lists."""
-_MAX_NAME = 128
 
 
-async def refusal(deps: BuildDependencies, overflow: Overflow) -> ContextOverflow:
+def refusal(overflow: Overflow) -> ContextOverflow:
     """Return the error for a payload that does not fit."""
-    state, entries = overflow.state, overflow.entries
-    resolved = state.resolved
-    conversation = sum(item.tokens for item in entries)
-    usage = resolved.usage(
+    state = overflow.state
+    conversation = sum(item.tokens for item in overflow.entries)
+    usage = state.resolved.usage(
         conversation, state.summary_tokens, state.added_tool_tokens, state.added_system_tokens
     )
-    largest = largest_parts(resolved, state.tools, usage, entries)
-    seqs = [part.seq for part in largest if part.seq]
-    ids: Mapping[int, str] = {}
-    if seqs:
-        async with deps.database.session() as session:
-            ids = await session.log.ids(state.attempt.conversation_id, seqs)
-    return context_overflow(state.limits, usage, largest, ids)
+    return context_overflow(state.limits, usage)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of a payload: `kind` is section, tool, summary or message."""
-
-    kind: str
-    tokens: int
-    name: str = ""
-    seq: int = 0
-    role: Role | None = None
-    pinned: bool = False
-
-    def as_json(self, ids: Mapping[int, str]) -> dict[str, object]:
-        """Return its fields in an error."""
-        shown: dict[str, object] = {"kind": self.kind, "tokens": self.tokens}
-        if self.role is not None:
-            message = {"id": ids.get(self.seq), "seq": self.seq, "role": self.role}
-            return shown | message | {"pinned": self.pinned}
-        return shown | ({"name": self.name[:_MAX_NAME]} if self.name else {})
-
-
-def largest_parts(
-    resolved: ResolvedSettings, tools: PayloadTools, usage: Usage, entries: Iterable[Entry]
-) -> list[Part]:
-    """Return the largest parts of a payload that shows these entries, as the build counts them."""
-    factor = resolved.factor
-    parts = [
-        Part("section", scaled(resolved.section_tokens(section), factor), section.name)
-        for section in resolved.sections
-    ]
-    parts += [
-        Part("tool", scaled(tokens, factor), tool.name)
-        for tool, tokens in zip(resolved.tools, resolved.tool_costs, strict=True)
-        if tool.name not in tools.deferred
-    ]
-    parts += [
-        Part("tool", scaled(resolved.agent_tool_tokens((name,)), factor), name)
-        for name in tools.agent_tools
-    ]
-    parts += [
-        Part("message", scaled(item.tokens, factor), "", item.seq, item.role, item.pinned)
-        for item in entries
-    ]
-    parts.append(Part("summary", usage.summary))
-    parts.sort(key=lambda part: -part.tokens)
-    return [part for part in parts[:_MAX_NAMED] if part.tokens]
-
-
-def context_overflow(
-    limits: Limits, usage: Usage, largest: list[Part], ids: Mapping[int, str]
-) -> ContextOverflow:
-    """Return the error for this usage, with its largest parts."""
+def context_overflow(limits: Limits, usage: Usage) -> ContextOverflow:
+    """Return the error for this usage."""
     detail = (
         f"No valid payload fits the window: {usage.total:,} tokens are needed and"
         f" {limits.capacity:,} are there"
     )
     if usage.total <= limits.capacity:
         detail = f"No smaller valid payload can be made: {usage.total:,} tokens are left"
-    shown = [part.as_json(ids) for part in largest]
-    return ContextOverflow(detail, {"budget": measure(usage, limits), "largest": shown})
+    return ContextOverflow(detail, {"budget": measure(usage, limits)})
 
 
 async def reduce_after_overflow(
@@ -120,23 +56,17 @@ async def reduce_after_overflow(
     return await _apply(deps, state, compaction_input, view)
 
 
-async def leave_out_media(
-    deps: BuildDependencies, state: BuildState, verdict: Verdict
-) -> CompactResult | Changed:
-    """Leave out the media that a provider refused, the oldest first.
+async def leave_out_media(deps: BuildDependencies, state: BuildState) -> CompactResult | Changed:
+    """Leave out the oldest half of the media, of which a provider refused some.
 
     Raises ValidationError where no media are sent.
     """
     if state.rendered is None:
         state = await render_view(deps, state)
     assert state.rendered is not None
-    assembler, index = state.rendered.assembler, verdict.item_index
-    # Elsewhere the system prompt is among the items that the provider counts.
-    is_counted = not assembler.provider.takes_system
-    seq = assembler.seq_of(index) if index is not None and is_counted else None
-    cut = cut_after_refusal(assembler.media, verdict.keep_media, seq)
-    if cut is None:
+    if not (sent := state.rendered.assembler.media):
         raise ValidationError.at("/error", "No media are sent that could be left out")
+    cut = cut_after(sent, (len(sent) + 1) // 2)
     return await _apply(deps, state, input_of(state), replace(state.view, media_cut=cut))
 
 

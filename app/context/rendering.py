@@ -67,15 +67,19 @@ class Payload:
     betas: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
 
-    def as_answer(self) -> dict[str, Any]:
-        """Return what every answer with a payload says of it."""
+    def as_answer(self, format: FormatName, **diagnostics: Any) -> dict[str, Any]:
+        """Return what every answer with a payload says of it, with these diagnostics."""
         return {
             "payload": self.body,
             "betas": self.betas,
-            "stable_items": self.stable_items,
-            "prefix_hash": self.prefix_hash,
-            "breakpoints": self.breakpoints,
             "tail": self.tail,
+            "diagnostics": {
+                "format": format,
+                "stable_items": self.stable_items,
+                "prefix_hash": self.prefix_hash,
+                "breakpoints": self.breakpoints,
+                **diagnostics,
+            },
         }
 
 

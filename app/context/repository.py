@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.common import json_text
 from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
 from app.conversations.conversation import Conversation
@@ -19,9 +18,10 @@ from app.conversations.rows import (
     epoch_from,
     log_rows_from,
     versions_of,
+    view_from,
 )
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
-from app.conversations.view import Span, View, view_from
+from app.conversations.view import Span, View
 from app.database.connections import Statement
 from app.database.sql import edges, equal, fields_of, placeholders
 from app.database.tables import NOT_EXPIRED, TABLES
@@ -277,7 +277,7 @@ class ContextRepository(CompactionQueries):
             conversation=conversation,
             epoch=epoch_from(row, "e_", cached_start),
             window_epoch=epoch_from(row, "w_", cached_start),
-            view=view_from(json_text.loads(row["view"])) if row["view"] else None,
+            view=view_from(row["view"]) if row["view"] else None,
             compaction_strategy=row["compaction_strategy"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),

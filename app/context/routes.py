@@ -88,10 +88,9 @@ async def build_context(
 
     `payload` can be splatted into the SDK's call. The body may be left out. A payload that is too
     long is compacted or reduced, and `degraded` lists what it lacks. The answer is `422`
-    `CONTEXT_OVERFLOW` when nothing fits: `largest` lists the largest messages, sections and tools
-    with their tokens.
+    `CONTEXT_OVERFLOW` with the `budget` when nothing fits.
 
-    `append` and `usage` make it one request for a whole step of an agent loop: the messages are
+    `append` and `report` make it one request for a whole step of an agent loop: the messages are
     appended, the usage is stored, and the payload has the new messages. A build that fails does
     not undo the append: its error has `appended` with `first_seq`, `last_seq` and `head_seq`.
     Send an `Idempotency-Key`, so that a step can be sent again after any error: what is stored is
@@ -114,9 +113,9 @@ async def build_context(
         stored["appended"] = appended.answer
         facts["appended"] = positions = _positions(appended.answer)
         sent_seq = positions["first_seq"] - 1
-    if body.usage is not None:
-        with _located("/usage", facts):
-            reported = await running.usage.report(*where, body.usage, idempotency_key, sent_seq)
+    if body.report is not None:
+        with _located("/report", facts):
+            reported = await running.usage.report(*where, body.report, idempotency_key, sent_seq)
         stored["reported"] = reported
         facts["reported"] = reported.report_id
         appended = None  # the report may have changed the calibration
@@ -187,7 +186,7 @@ async def preview_context(
         ),
     ] = None,
     max_output_tokens: OptionalTokens = None,
-    max_context_tokens: OptionalTokens = None,
+    context_window: OptionalTokens = None,
     payload: Annotated[
         bool, Query(description="`false`: leave the payload out, which may be large.")
     ] = True,
@@ -203,7 +202,7 @@ async def preview_context(
         format=format,
         model=model,
         max_output_tokens=max_output_tokens,
-        max_context_tokens=max_context_tokens,
+        context_window=context_window,
     )
     built = await services(request).context.preview(tenant_of(request), conversation_id, settings)
     shown = {name: built[name] for name in PreviewedContext.model_fields}
@@ -246,7 +245,7 @@ async def overflow(
     Send the provider's `error` and its HTTP status to have them checked. Where only the requested
     output is too large, the `verdict` is `output_too_large`: the history stays, and the payload has
     a lower output limit. Where the provider refused images or documents, it is `media_refused`:
-    labels stand for these, the oldest first, and `degraded` has `media_left_out`. Where it refused
+    labels stand for the oldest half of them, and `degraded` has `media_left_out`. Where it refused
     reasoning, a signature or an encrypted item of earlier answers, it is `reasoning_refused`: none
     of those so far is sent to this model again. Any other error is `422` and cuts nothing.
     """
@@ -259,7 +258,7 @@ async def overflow(
     return OverflowAnswer(
         **{field.name: getattr(result, field.name) for field in fields(CompactResult)},
         verdict=verdict.kind,  # type: ignore[arg-type]  # never OTHER
-        max_output_tokens=built["budget"].max_output_tokens if is_output else None,
+        max_output_tokens=built["diagnostics"]["budget"].max_output_tokens if is_output else None,
         context=BuiltContext.model_construct(**built | dict(NOTHING_STORED)),
     )
 
@@ -288,7 +287,7 @@ def _settings(body: CallSettings) -> RequestSettings:
         format=body.format,
         model=body.model,
         max_output_tokens=body.max_output_tokens,
-        max_context_tokens=body.max_context_tokens,
+        context_window=body.context_window,
         sections=json_text.dumps(static + replaced) if sections else "[]",
         tools=json_text.dumps(body.tools) if body.tools else "[]",
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),

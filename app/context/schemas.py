@@ -110,7 +110,7 @@ class UsageAnswer(Reading):
     judged_tokens: int | None
     """The larger of the estimate and the reported plus appended tokens."""
     estimate: Estimate | None
-    """The service's own count."""
+    """How the service counts."""
     is_calibrated: bool
     """Whether the report changed the model's factor."""
 
@@ -170,7 +170,7 @@ class CallSettings(RequestSchema):
     """Model of this call; the conversation's by default."""
     max_output_tokens: Tokens | None = None
     """Tokens to keep free for the answer; the policy's by default."""
-    max_context_tokens: int | None = Field(default=None, ge=-MAX_TOKENS, le=MAX_TOKENS)
+    context_window: int | None = Field(default=None, ge=-MAX_TOKENS, le=MAX_TOKENS)
     """Context window for this call, if it should be smaller than the model's."""
     sections: Sections = Field(default_factory=list)
     """Sections for this call, merged by name."""
@@ -206,7 +206,7 @@ class ContextRequest(CallSettings):
                     {"role": "tool", "tool_call_id": "call_1", "content": "Rain, 8 degrees."},
                 ]
             },
-            "usage": {
+            "report": {
                 "usage": {"prompt_tokens": 2146, "completion_tokens": 20, "total_tokens": 2166},
                 "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.1",
             },
@@ -216,7 +216,7 @@ class ContextRequest(CallSettings):
     append: StepAppend | None = None
     """Messages to append before the build, as by `POST …/messages`. They stay stored when the
     build fails: the error then has `appended`."""
-    usage: UsageRequest | None = None
+    report: UsageRequest | None = None
     """The usage of the model call that the appended messages come from, as by `POST …/usage`. It
     is stored after the append."""
 
@@ -237,11 +237,22 @@ class StateShown(ResponseSchema):
     """The last automatic compaction that failed; null once one has succeeded since."""
 
 
-class Payload(ResponseSchema):
-    """A payload, and what of it stays the same in the next one."""
+class PayloadDiagnostics(ResponseSchema):
+    """What a payload consists of."""
 
     format: FormatName
     """The format of the payload."""
+    stable_items: int
+    """How many of the first items will not change."""
+    prefix_hash: str
+    """Hash of the prefix that will not change."""
+    breakpoints: list[Breakpoint]
+    """Where a cached prefix may end."""
+
+
+class Payload(ResponseSchema):
+    """A payload, and how the next one continues it."""
+
     payload: PayloadObject
     """Splat it into the SDK's call."""
     betas: list[str]
@@ -252,31 +263,37 @@ class Payload(ResponseSchema):
     """Payloads of one epoch extend one another."""
     through_seq: int
     """The newest message in the payload."""
-    stable_items: int
-    """How many of the first items will not change."""
-    prefix_hash: str
-    """Hash of the prefix that will not change."""
-    breakpoints: list[Breakpoint]
-    """Where a cached prefix may end."""
     tail: list[PayloadItem]
     """The last items of the payload, which the next build replaces."""
 
 
 class MeasuredPayload(Payload):
-    """A payload with its budget."""
+    """A payload with its tokens."""
 
+    tokens_used: int
+    """Tokens of the payload."""
+    pressure: Pressure
+    """The highest level reached."""
+    defers_natively: bool
+    """Whether the provider itself defers tools: then answer searches natively."""
+    degraded: list[str]
+    """What the payload lacks in order to fit, or what could not be done, in order.
+    `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
+    `context_window_assumed:` with a model: the registry has no model of this name, and the window
+    is that of this other model of its family."""
     cache_break_reason: str | None
     """Why this epoch began; null for the first, and in a preview where the build would extend the
     last payload. One of `compaction`, `tool_results_cleared`, `messages_shortened`,
     `sections_changed`, `tools_changed`, `window_moved`, `pinned`, `unpinned`, `budget_changed`,
     `policy_changed`, `model_changed`, `cleared`, `restored`, `undone`, `redacted`,
     `reasoning_dropped`, `media_left_out`, `provider_compacted`."""
-    tokens_used: int
-    """Tokens of the payload."""
+
+
+class BuildDiagnostics(PayloadDiagnostics):
+    """How a payload came about: for people and logs, no loop needs it."""
+
     budget: ContextBudget
     """The context window and its use by this payload."""
-    pressure: Pressure
-    """The highest level reached."""
     notice: bool
     """Whether `notice_at` is reached."""
     next_threshold: Threshold | None
@@ -285,15 +302,20 @@ class MeasuredPayload(Payload):
     """Tokens left until then."""
     estimate: Estimate
     """How `tokens_used` was counted."""
-    degraded: list[str]
-    """What the payload lacks in order to fit, or what could not be done, in order.
-    `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
-    `context_window_assumed:` with a model: the registry has no model of this name, and the window
-    is that of this other model of its family."""
+    summary_used: bool
+    """Whether a summary stands for older messages."""
+    compaction: CompactResult | None
+    """The compaction in this build."""
     deferred_tools: int
     """Number of deferred tool definitions."""
-    defers_natively: bool
-    """Whether the provider itself defers them: then answer searches natively."""
+
+
+class EarlierDiagnostics(PayloadDiagnostics):
+    """What an earlier payload consists of."""
+
+    item_seqs: list[int | None]
+    """The newest message in each item of the payload; null for the system prompt, summaries and
+    notes."""
 
 
 class EarlierBuild(Payload):
@@ -301,28 +323,25 @@ class EarlierBuild(Payload):
 
     build_id: str
     """Id of this build."""
-    item_seqs: list[int | None]
-    """The newest message in each item of the payload; null for the system prompt, summaries and
-    notes."""
+    diagnostics: EarlierDiagnostics
+    """What it consists of."""
 
 
 class BuiltContext(MeasuredPayload):
-    """The payload for the next model call, with its budget and cache data."""
+    """The payload for the next model call; what a loop does not need is below `diagnostics`."""
 
     build_id: str
     """Id of this build; `as_of` takes it."""
-    base_items: int
-    """Items a delta is appended after; 0 for a full payload."""
-    summary_used: bool
-    """Whether a summary stands for older messages."""
-    compaction: CompactResult | None
-    """The compaction in this build."""
     delta: bool
     """Whether the payload has only new items."""
+    base_items: int
+    """Items a delta is appended after; 0 for a full payload."""
     appended: AppendAnswer | None
     """The stored batch; null if the request has no `append`."""
     reported: UsageAnswer | None
-    """The stored report; null if the request has no `usage`."""
+    """The stored report; null if the request has no `report`."""
+    diagnostics: BuildDiagnostics
+    """How the payload came about."""
 
 
 class Thresholds(ResponseSchema):
@@ -345,7 +364,7 @@ class PreviewedMessage(ResponseSchema):
     """Its seq."""
     role: Role
     """Its role."""
-    tokens: int
+    token_count: int
     """Its tokens there, before calibration; a cleared result has at most 80."""
     state: Literal["verbatim", "preview", "shortened", "cleared"]
     """`preview`: the beginning and end of a large result; `shortened`: those of an oversized
@@ -359,8 +378,25 @@ class SummaryPlace(ResponseSchema):
 
     summary_range: list[int]
     """Seqs it stands for, the end excluded."""
-    tokens: int
+    token_count: int
     """Tokens of the message that shows it."""
+
+
+class PreviewDiagnostics(BuildDiagnostics):
+    """How a payload would come about, and which messages of the log it would show."""
+
+    shown_ranges: list[list[int]]
+    """Ranges of seqs, the end excluded, whose messages the payload shows."""
+    shown_messages: list[PreviewedMessage]
+    """The newest 1,000 messages that the payload shows, in order."""
+    summaries: list[SummaryPlace]
+    """The summaries that the payload shows."""
+    stable_through_seq: int | None
+    """The newest message whose items would not change; null without any."""
+    breakpoint_seqs: list[int | None]
+    """The last message of the item of each breakpoint; null where that is a summary."""
+    thresholds: Thresholds
+    """The thresholds of this payload in tokens."""
 
 
 class PreviewedContext(MeasuredPayload):
@@ -368,18 +404,8 @@ class PreviewedContext(MeasuredPayload):
 
     payload: PayloadObject | None  # type: ignore[assignment]  # which may be left out
     """The payload; null with `payload=false`."""
-    shown_ranges: list[list[int]]
-    """Ranges of seqs, the end excluded, whose messages the payload shows."""
-    shown_messages: list[PreviewedMessage]
-    """The newest 1,000 messages that the payload shows, in order."""
-    summaries: list[SummaryPlace]
-    """The summaries that the payload shows."""
-    stable_through: int | None
-    """The newest message whose items would not change; null without any."""
-    breakpoint_seqs: list[int | None]
-    """The last message of the item of each breakpoint; null where that is a summary."""
-    thresholds: Thresholds
-    """The thresholds of this payload in tokens."""
+    diagnostics: PreviewDiagnostics
+    """How the payload would come about."""
 
 
 class OverflowRequest(CallSettings):

@@ -32,7 +32,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
 from app.conversations.view import WHOLE_VIEW, View
-from app.conversations.views import (
+from app.conversations.visible import (
     NO_PROVIDER_COMPACTION,
     agent_tools_tokens,
     shortened_entries,
@@ -41,7 +41,7 @@ from app.conversations.views import (
     with_shortened,
     with_shown_item,
 )
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
 from app.payload.assembler import Assembler
@@ -395,8 +395,7 @@ class BuildState:
         """The usage of the view: exact once it is rendered, estimated from its entries before."""
         resolved = self.resolved
         if self.items is not None:
-            sealed = round((resolved.sealed_factor - 1) * self.items.sealed_tokens)
-            conversation, summary = self.items.tokens + sealed, self.items.summary_tokens
+            conversation, summary = self.items.tokens, self.items.summary_tokens
         else:
             conversation = sum(item.tokens for item in shown_entries(self.entries, self.view))
             summary = self.summary_tokens

@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
 from app.common import json_text, pages
 from app.common.answers import answer
@@ -60,6 +60,7 @@ from app.models.tokens import count_payload_messages, estimate_messages, estimat
 from app.policy.policy import CounterName
 from app.prompt.schemas import Tools
 from app.repositories import Database
+from app.tenancy.repository import ADD_MODEL, FIND_MODEL, LIST_MODELS, REMOVE_MODEL
 
 STRATEGY = "sandwich"
 WireMessage = Mapping[str, Any]
@@ -105,11 +106,11 @@ class CachedState(RequestSchema):
 class StatelessMessages(RequestSchema):
     """Messages with the limit and the ranges of the sandwich strategy."""
 
-    model_config = examples({"messages": EXAMPLE_MESSAGES, "max_context_tokens": 128000})
+    model_config = examples({"messages": EXAMPLE_MESSAGES, "context_window": 128000})
 
     messages: list[MessageObject] = Field(max_length=100_000, json_schema_extra={"minItems": 1})
     """The whole history."""
-    max_context_tokens: _Limit
+    context_window: _Limit
     preserve_top: _Count = 5
     """Messages to keep at the start."""
     preserve_bottom: _Count = 5
@@ -122,11 +123,11 @@ class StatelessMessages(RequestSchema):
 
         Raises ValidationError for a limit that is not positive, and for wrong messages.
         """
-        if self.max_context_tokens <= 0:
-            raise ValidationError.at("/max_context_tokens", "Context limit must be positive")
+        if self.context_window <= 0:
+            raise ValidationError.at("/context_window", "Context limit must be positive")
         require_messages(self.messages)
         middle = range(self.preserve_top, len(self.messages) - self.preserve_bottom)
-        threshold = math.floor(self.max_context_tokens * self.compression_threshold)
+        threshold = math.floor(self.context_window * self.compression_threshold)
         is_over = middle.stop > middle.start and estimate_tokens(self.messages) > threshold
         return middle if is_over else None
 
@@ -135,7 +136,7 @@ class StatelessBuild(StatelessMessages):
     """Messages to build a context from."""
 
     model_config = examples(
-        {"messages": EXAMPLE_MESSAGES, "max_context_tokens": 128000, "cached_state": _STATE}
+        {"messages": EXAMPLE_MESSAGES, "context_window": 128000, "cached_state": _STATE}
     )
 
     cached_state: CachedState | None = None
@@ -210,7 +211,7 @@ class CompressionCheck:
 
     needs_compression: bool
     """Over the threshold, with a middle to compress."""
-    tokens: int
+    token_count: int
     """The estimate of the messages."""
 
 
@@ -219,7 +220,7 @@ class CompressionCheck:
 class TokenCount:
     """Tokens by kind."""
 
-    tokens: int
+    token_count: int
     """The sum."""
     messages: int
     """Tokens of the messages."""
@@ -247,13 +248,7 @@ _Price = Annotated[float, Field(ge=0, le=1_000)]
 class ModelEntry(RequestSchema):
     """A model's limits in tokens and prices in USD per token; omitted fields stay as they were."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"context_window": 65536, "max_output_tokens": 8192}],
-            "minProperties": 1,
-            "not": {"additionalProperties": {"type": "null"}},
-        }
-    )
+    model_config = examples({"context_window": 65536, "max_output_tokens": 8192})
 
     context_window: Tokens | None = None
     """Input and output together."""
@@ -281,12 +276,6 @@ class ModelEntry(RequestSchema):
     """Whether OpenAI's explicit cache breakpoints are supported."""
     mid_conversation_system: bool | None = None
     """Whether system text is accepted after the first message."""
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> Self:
-        if not self.model_dump(exclude_none=True):
-            raise ValueError("must have one field or more")
-        return self
 
 
 class ModelPage(Page[ModelInfo]):
@@ -332,7 +321,7 @@ class StatelessService:
             if cached and cached.strategy == STRATEGY and tuple(cached.summary_range) == span:
                 summary = cached.summary
             else:
-                max_tokens = sorted((*SUMMARY_TOKENS, request.max_context_tokens // 10))[1]
+                max_tokens = sorted((*SUMMARY_TOKENS, request.context_window // 10))[1]
                 neutral = await asyncio.to_thread(_parsed, messages, middle)
                 made = await self._summarise(tenant_id, neutral, request.model, max_tokens)
                 summary = made.summary
@@ -385,7 +374,7 @@ class StatelessService:
         exact = info is not None and info.exact and counter is CounterName.TOKENIZER
         margin = safety_margin(0.0 if exact else INEXACT_MARGIN, factor, applied)
         total = messages + text + tools
-        method = estimate_of(total, counter, factor, margin, calibration).method
+        method = estimate_of(counter, factor, margin, calibration).method
         return TokenCount(total, messages, text, tools, counter, model, margin, method, factor)
 
     async def _summarise(
@@ -462,7 +451,7 @@ class RegistryService:
         """Return a page of all models, sorted by name."""
         bundled = {info.model: info for info in await asyncio.to_thread(self._models.list)}
         async with self._database.session() as session:
-            own = dict(await session.tenants.list_models(tenant_id))
+            own = dict(map(tuple, await session.session.all(LIST_MODELS, tenant_id=tenant_id)))
         names = sorted(
             name for name in bundled.keys() | own.keys() if after is None or name > after
         )
@@ -473,7 +462,7 @@ class RegistryService:
         """Return a model's entry; raises NotFound."""
         bundled = await asyncio.to_thread(self._models.find, model)
         async with self._database.session() as session:
-            own = await session.tenants.find_model(tenant_id, model)
+            own = await session.session.value(FIND_MODEL, tenant_id=tenant_id, model=model)
         if bundled is None and own is None:
             raise NotFound(f"The model {model!r} is unknown", {"model": model})
         return merged_entry(model, bundled, own)
@@ -482,17 +471,21 @@ class RegistryService:
         """Return the tenant's own entry as JSON text; None without one or without a database."""
         with suppress(ServiceUnavailable):
             async with self._database.session() as session:
-                return await session.tenants.find_model(tenant_id, model)
+                entry: str | None = await session.session.value(
+                    FIND_MODEL, tenant_id=tenant_id, model=model
+                )
+                return entry
         return None
 
     async def put(self, tenant_id: str, model: str, entry: Mapping[str, Any]) -> ModelInfo:
         """Add or replace the tenant's own entry, and return the merged one."""
         async with self._database.session() as session:
-            await session.tenants.set_model(tenant_id, model, json_text.dumps(entry))
+            own = {"tenant_id": tenant_id, "model": model, "entry": json_text.dumps(entry)}
+            await session.session.run(ADD_MODEL, **own)
         return await self.get(tenant_id, model)
 
     async def remove(self, tenant_id: str, model: str) -> None:
         """Delete the tenant's own entry; raises NotFound when there is none."""
         async with self._database.session() as session:
-            if not await session.tenants.remove_model(tenant_id, model):
+            if not await session.session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model):
                 raise NotFound(f"You have no entry for {model!r}", {"model": model})

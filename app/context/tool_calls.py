@@ -34,7 +34,7 @@ from app.conversations.search.service import SearchService
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
 from app.formats.tools import arguments_object
-from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES
+from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES, parse_arguments
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader
 from app.tool_output.tools import ToolSearchService
@@ -91,7 +91,7 @@ class ToolCallService:
         """
         call, where = parse_call(raw, format, "/tool_call"), (tenant_id, conversation_id)
         try:
-            arguments = AGENT_TOOLS[call.name].parse(call.arguments)
+            arguments = parse_arguments(call.name, call.arguments)
         except ValidationError as error:
             await self._blobs.check(*where)
             return ToolCallResult(result_message(call, format, error.detail, is_error=True), True)
@@ -119,13 +119,13 @@ class ToolCallService:
         if ref is not None:
             return await self._read(name, (*where, ref), arguments)
         if name == RECALL:
-            return (await self._messages.recall(*where, *arguments.values())).text
+            return (await self._messages.recall(*where, *arguments.values()))[1]
         done = await self._compaction.compact(*where, CompactionRequest())
         if not done.compacted:
             return f"[Nothing was compacted: {done.reason}.]"
         return (
             f"[Compacted: {done.before_tokens:,} tokens became {done.after_tokens:,},"
-            f" {done.before_msg_count:,} messages became {done.after_msg_count:,}.]"
+            f" {done.before_messages:,} messages became {done.after_messages:,}.]"
         )
 
     async def _read(self, name: str, where: tuple[str, str, str], arguments: dict[str, Any]) -> str:
@@ -134,18 +134,18 @@ class ToolCallService:
         if name == READ_LINES:
             lines = await self._blobs.read_lines(*where, **arguments)
             unit, text, next_offset = "lines", lines.text, lines.next_offset
-            first, count, total = lines.first_line, lines.line_count, lines.total_lines
+            offset, total, first = lines.offset, lines.line_count, lines.offset + 1
         else:
             slice_ = await self._blobs.read_bytes(*where, **arguments)
             unit, text, next_offset = "bytes", slice_.text, slice_.next_offset
-            first, count, total = slice_.offset, slice_.byte_count, slice_.total_bytes
-        if not count:
-            offset = arguments["offset"]
+            offset, total, first = slice_.offset, slice_.byte_size, slice_.offset
+        end = total if next_offset is None else next_offset
+        if end <= offset:
             past = f"[The output has {total:,} {unit}; offset={offset} is past its end.]"
             return past if total else "[The output is empty.]"
         note = "[End of output.]"
         if next_offset is not None:
-            shown = f"{unit.capitalize()} {first}-{first + count - 1} of {total:,}."
+            shown = f"{unit.capitalize()} {first}-{first + end - offset - 1} of {total:,}."
             note = f"[{shown} Go on with offset={next_offset}.]"
         return f"{text}{note}" if text.endswith("\n") else f"{text}\n{note}"
 

@@ -20,16 +20,7 @@ from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
 from app.formats.message import FormatName
-from app.models.budget import (
-    DECAY,
-    ENOUGH_REPORTS,
-    INEXACT_MARGIN,
-    MIN_MARGIN,
-    SEALED_PRIOR,
-    Calibration,
-    Lesson,
-    Usage,
-)
+from app.models.budget import DECAY, ENOUGH_REPORTS, INEXACT_MARGIN, MIN_MARGIN, Calibration, Usage
 from app.models.usage import (
     CallTotals,
     Purpose,
@@ -79,41 +70,30 @@ LAST_EPOCH = Statement("""
     ORDER BY created_at DESC LIMIT 1
 """)
 
-_FACTORS = "factor, margin, reports, sealed_reported / sealed_counted AS sealed"
-_REPORTED, _COUNTED, _KEPT, _SEALED_REPORTED, _SEALED_COUNTED, _SEALED_KEPT = (
-    f"CAST(:{name} AS double precision)"
-    for name in (
-        *("reported", "counted", "kept"),
-        *("sealed_reported", "sealed_counted", "sealed_kept"),
-    )
-)
+_FACTORS = "factor, margin, reports"
+_REPORTED, _COUNTED = (f"CAST(:{name} AS double precision)" for name in ("reported", "counted"))
 _SUMS = {
-    "reported_sum": f"{_KEPT} * old.reported_sum + {_REPORTED}",
-    "counted_sum": f"{_KEPT} * old.counted_sum + {_COUNTED}",
-    "deviation_sum": f"{_KEPT} * old.deviation_sum + abs({_REPORTED} - old.factor * {_COUNTED})",
-    "sealed_reported": f"{_SEALED_KEPT} * old.sealed_reported + {_SEALED_REPORTED}",
-    "sealed_counted": f"{_SEALED_KEPT} * old.sealed_counted + {_SEALED_COUNTED}",
+    "reported_sum": f"{DECAY} * old.reported_sum + {_REPORTED}",
+    "counted_sum": f"{DECAY} * old.counted_sum + {_COUNTED}",
+    "deviation_sum": f"{DECAY} * old.deviation_sum + abs({_REPORTED} - old.factor * {_COUNTED})",
 }
-# One statement, so that reports at once wait for one another's sums. A report of sealed text adds
-# nothing to the model's own sums, and another one nothing to those of sealed text.
+# One statement, so that reports at once wait for one another's sums.
 CALIBRATE = Statement(f"""
     INSERT INTO calibrations AS old (
         tenant_id, model, counter, factor, margin, reports, {", ".join(_SUMS)}, updated_at
     ) VALUES (
-        :tenant_id, :model, :counter, coalesce({_REPORTED} / nullif({_COUNTED}, 0), 1),
-        {INEXACT_MARGIN}, CAST(:reports AS integer), {_REPORTED}, {_COUNTED},
-        abs({_REPORTED} - {_COUNTED}), {_SEALED_KEPT} * {SEALED_PRIOR} + {_SEALED_REPORTED},
-        {_SEALED_KEPT} * {SEALED_PRIOR} + {_SEALED_COUNTED}, statement_timestamp()
+        :tenant_id, :model, :counter, {_REPORTED} / {_COUNTED}, {INEXACT_MARGIN}, 1, {_REPORTED},
+        {_COUNTED}, abs({_REPORTED} - {_COUNTED}), statement_timestamp()
     )
     ON CONFLICT (tenant_id, model, counter) DO UPDATE
-    SET factor = coalesce(({_SUMS["reported_sum"]}) / nullif({_SUMS["counted_sum"]}, 0), 1),
-        margin = CASE WHEN old.reports + excluded.reports < {ENOUGH_REPORTS} THEN excluded.margin
+    SET factor = ({_SUMS["reported_sum"]}) / ({_SUMS["counted_sum"]}),
+        margin = CASE WHEN old.reports + 1 < {ENOUGH_REPORTS} THEN excluded.margin
             ELSE least(
                 greatest(({_SUMS["deviation_sum"]}) / ({_SUMS["reported_sum"]}), {MIN_MARGIN}),
                 excluded.margin
             )
         END,
-        reports = old.reports + excluded.reports,
+        reports = old.reports + 1,
         {", ".join(f"{name} = {sum}" for name, sum in _SUMS.items())},
         updated_at = excluded.updated_at
     RETURNING {_FACTORS}
@@ -186,7 +166,7 @@ class EpochItem:
     """The format of its payloads."""
     model: str
     """The model of its payloads."""
-    max_context_tokens: int | None
+    context_window: int | None
     """The context window that its requests set; null where the policy decided."""
     cache_break_reason: str | None
     """Why it began, as in a build; null for the first."""
@@ -235,17 +215,12 @@ class UsageRepository(Repository):
         return epoch_from(row, "", None) if row is not None else None
 
     async def calibrate(
-        self, tenant_id: str, model: str, counter: str, lesson: Lesson
+        self, tenant_id: str, model: str, counter: str, reported: int, counted: int
     ) -> Calibration:
         """Add what a report says to the model's sums, atomically."""
-        told, nothing = (lesson.reported, lesson.counted, DECAY), (0, 0, 1)
-        own, sealed = (nothing, told) if lesson.is_sealed else (told, nothing)
-        names = ("reported", "counted", "kept")
-        values = dict(zip(names, map(float, own), strict=True))
-        values |= {f"sealed_{n}": float(v) for n, v in zip(names, sealed, strict=True)}
         key = {"tenant_id": tenant_id, "model": model, "counter": counter}
-        reports = int(not lesson.is_sealed)
-        row = await self._session.first(CALIBRATE, **key, **values, reports=reports)
+        sums = {"reported": float(reported), "counted": float(counted)}
+        row = await self._session.first(CALIBRATE, **key, **sums)
         assert row is not None, "an upsert returns its row"
         return read(Calibration, row)
 
@@ -304,7 +279,7 @@ def _report_from(row: Any) -> ReportItem:
 
 def _epoch_item_from(row: Any) -> EpochItem:
     window, reason = row["window"] or None, row["reason"]
-    names = {"max_context_tokens": window, "cache_break_reason": reason}
+    names = {"context_window": window, "cache_break_reason": reason}
     return read(EpochItem, row, model=model_in(row["lane"]), **names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -14,34 +14,24 @@ from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailab
 from app.common.pages import Page
 from app.context.answer import find_build
 from app.context.schemas import UsageAnswer, UsageRequest
-from app.context.state import PayloadCache
+from app.context.state import CachedPayload, PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
-from app.conversations.budget_status import (
+from app.conversations.compactions import (
     LastReport,
     judge,
+    make_compaction_due,
     read_reported,
     read_visible_tokens,
     usage_of,
-    within,
 )
-from app.conversations.compactions import make_compaction_due
 from app.conversations.conversation import Conversation
-from app.conversations.epochs import BuildId, Epoch, epoch_start_from, model_in, payload_stream_of
-from app.conversations.lookup import get_conversation, lock_conversation
-from app.conversations.settings_resolver import SettingsResolver, applied_calibration
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.epochs import BuildId, Epoch, model_in, payload_stream_of
+from app.conversations.rows import epoch_start_from
+from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
-from app.models.budget import (
-    INEXACT_MARGIN,
-    Lesson,
-    Usage,
-    estimate_of,
-    lesson_of,
-    measure,
-    pressure_status,
-)
+from app.models.budget import INEXACT_MARGIN, Usage, estimate_of, measure, pressure_status, teaches
 from app.models.usage import (
-    CallUsage,
     Purpose,
     ReportItem,
     TokenUsage,
@@ -85,7 +75,7 @@ class UsageService:
             if conversation_id is None:
                 owner = {"tenant_id": tenant_id, "agent_id": agent_id or WHOLE_TENANT}
                 return await session.usage.totals("tenant_usage", query, **owner)
-            await get_conversation(session, tenant_id, conversation_id, None)
+            await session.conversations.get(tenant_id, conversation_id)
             owner = {"conversation_id": conversation_id}
             return await session.usage.totals("conversation_usage", query, **owner)
 
@@ -94,7 +84,7 @@ class UsageService:
     ) -> Page[Any]:
         """Return reports or epochs, the newest first, starting after the one with this id."""
         async with self._database.session() as session:
-            await get_conversation(session, tenant_id, conversation_id, None)
+            await session.conversations.get(tenant_id, conversation_id)
             return await session.usage.page(table, conversation_id, limit, before)
 
     async def report(
@@ -137,7 +127,7 @@ class UsageService:
                 format = FormatName(last.format) if last is not None else None
             settings = RequestSettings(format or LOG_FORMAT, report.model)
             resolved = await self._resolved(conversation, settings)
-            entry, lesson, reported, visible_tokens = None, None, None, 0
+            entry, reported, visible_tokens, is_lesson = None, None, 0, False
             if not is_new or report.usage is None:
                 stored = await session.usage.newest(conversation_id)
             else:
@@ -148,10 +138,16 @@ class UsageService:
                 )
                 stored = replace(stored, token_usage=call.usage)
                 if report.through_seq is not None and resolved is not None and epoch is not None:
-                    count = self._count(tenant_id, conversation, resolved, epoch, stored)
-                    if count is not None:
-                        regions, lesson = _learnt(conversation, resolved, count, call, texts)
+                    cached = self._cache.of_epoch(tenant_id, conversation_id, epoch)
+                    counted = _count(cached, conversation, resolved, epoch, stored, texts)
+                    if counted is not None:
+                        regions, sealed = counted
                         stored = replace(stored, estimated_tokens=regions.total, regions=regions)
+                        # Only their provider knows what hosted tools cost.
+                        is_known = all(tool.hosted is None for tool in resolved.tools)
+                        counts = call.usage.sent_tokens, regions.total, sealed
+                        is_lesson = is_known and teaches(*counts, conversation.counter)
+                        is_lesson = is_lesson and not call.has_steps
                 if not await session.usage.add(conversation_id, stored, usage_json):
                     raise NotFound.conversation(conversation_id)
                 info = self._resolver.model_info(conversation, stored.model)
@@ -161,21 +157,25 @@ class UsageService:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 known = [(conversation, resolved)]
-                visible = await read_visible_tokens(within(session), known)
+                visible = await read_visible_tokens(session, known)
                 visible_tokens = visible[conversation_id]
             if entry is not None:
                 await session.usage.add_to_conversation(conversation_id, [entry])
             # Other reports of the model, and of the tenant, wait for the end of this transaction
             # from here on.
-            if stored is not None and lesson is not None:
+            if stored is not None and is_lesson:
                 calibration = await session.usage.calibrate(
-                    tenant_id, stored.model, conversation.counter, lesson
+                    tenant_id,
+                    stored.model,
+                    conversation.counter,
+                    stored.token_usage.sent_tokens,
+                    stored.estimated_tokens or 0,
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
             if entry is not None:
                 await session.usage.add_to_tenant(tenant_id, conversation.agent_id, [entry])
-        answer = _answer(conversation, resolved, visible_tokens, reported, lesson is not None)
+        answer = _answer(conversation, resolved, visible_tokens, reported, is_lesson)
         if (
             answer.should_compact
             and resolved is not None
@@ -190,11 +190,9 @@ class UsageService:
         self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None
     ) -> Conversation:
         """Return a conversation with its settings for a model, its active window up to date."""
-        conversation = await self._resolver.find_conversation(
-            session, tenant_id, conversation_id, model
-        )
+        conversation = await session.conversations.get(tenant_id, conversation_id, model)
         if conversation.is_outdated(self._active.now()):
-            locked = await lock_conversation(session, tenant_id, conversation_id, None)
+            locked = await session.conversations.get(tenant_id, conversation_id, lock=True)
             updated = await self._active.update_locked(session, locked)
             return replace(conversation, state=updated.state)
         return conversation
@@ -230,39 +228,44 @@ class UsageService:
         through_seq = head_seq if report.through_seq is None else report.through_seq
         return ReportItem(self._new_id(), format, model, epoch, through_seq, TokenUsage()), newest
 
-    def _count(
-        self,
-        tenant_id: str,
-        conversation: Conversation,
-        resolved: ResolvedSettings,
-        epoch: Epoch,
-        report: ReportItem,
-    ) -> tuple[Usage, int] | None:
-        """Return the count of a report's payload before the factor, and the sealed part of it.
 
-        None where this process no longer has the payload, where the settings or the view are
-        other ones by now, and where the payload begins with a provider's compaction item.
-        """
-        cached = self._cache.of_epoch(tenant_id, conversation.conversation_id, epoch)
-        start = epoch_start_from(epoch.start_json)
-        if (
-            cached is None
-            or report.epoch != epoch.epoch
-            or report.through_seq < epoch.start_seq
-            or epoch.view_version != conversation.state.view_version
-            or epoch.sections_hash != resolved.sections_hash
-            or epoch.tools_hash != resolved.tools_hash
-            or start.view.sent_item is not None
-        ):
-            return None
-        tokens, sealed = cached.assembler.tokens_at(report.through_seq)
-        usage = replace(
-            resolved.raw_fixed,
-            tool_descriptions=resolved.tool_tokens(start.tools),
-            summary=cached.assembler.summary_tokens,
-            conversation=tokens,
-        )
-        return usage, sealed
+def _count(
+    cached: CachedPayload | None,
+    conversation: Conversation,
+    resolved: ResolvedSettings,
+    epoch: Epoch,
+    report: ReportItem,
+    dynamic_texts: Sequence[str] | None,
+) -> tuple[Usage, int] | None:
+    """Return the count of a report's payload before the factor, and the sealed part of it.
+
+    Only a build id identifies dynamic text; without one, the stored text is counted. None where
+    this process no longer has the payload, where the settings or the view are other ones by now,
+    and where the payload begins with a provider's compaction item.
+    """
+    start = epoch_start_from(epoch.start_json)
+    if (
+        cached is None
+        or report.epoch != epoch.epoch
+        or report.through_seq < epoch.start_seq
+        or epoch.view_version != conversation.state.view_version
+        or epoch.sections_hash != resolved.sections_hash
+        or epoch.tools_hash != resolved.tools_hash
+        or start.view.sent_item is not None
+    ):
+        return None
+    tokens, sealed = cached.assembler.tokens_at(report.through_seq)
+    system_prompt = resolved.raw_fixed.system_prompt
+    if dynamic_texts is not None:
+        system_prompt += resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
+    usage = replace(
+        resolved.raw_fixed,
+        system_prompt=system_prompt,
+        tool_descriptions=resolved.tool_tokens(start.tools),
+        summary=cached.assembler.summary_tokens,
+        conversation=tokens,
+    )
+    return usage, sealed
 
 
 async def _is_repeated(
@@ -305,32 +308,6 @@ async def _with_build(
     return report.model_copy(update=fields), tuple(map(str, chain.from_iterable(lists)))
 
 
-def _learnt(
-    conversation: Conversation,
-    resolved: ResolvedSettings,
-    count: tuple[Usage, int],
-    call: CallUsage,
-    dynamic_texts: tuple[str, ...] | None,
-) -> tuple[Usage, Lesson | None]:
-    """Return the count of a payload with its dynamic text, and what a report says about it.
-
-    Only a build id identifies dynamic text; without one, the stored text is counted.
-    """
-    usage, sealed = count
-    if dynamic_texts is not None:
-        dynamic = resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
-        usage = replace(usage, system_prompt=usage.system_prompt + dynamic)
-    if call.has_steps:
-        return usage, None
-    counter = conversation.counter
-    applied = applied_calibration(conversation.calibration, counter, resolved.model, resolved.info)
-    lesson = lesson_of(call.usage.sent_tokens, usage.total, sealed, counter, applied)
-    if any(tool.hosted is not None for tool in resolved.tools):
-        # Only their provider knows their cost.
-        return usage, lesson if lesson is not None and lesson.is_sealed else None
-    return usage, lesson
-
-
 def _answer(
     conversation: Conversation,
     resolved: ResolvedSettings | None,
@@ -350,7 +327,7 @@ def _answer(
         used, is_due = judge(resolved, conversation, usage.total, reported)
         margin = limits.margin if limits is not None else INEXACT_MARGIN
         estimate = estimate_of(
-            usage.total, conversation.counter, resolved.factor, margin, conversation.calibration
+            conversation.counter, resolved.factor, margin, conversation.calibration
         )
         found |= {"should_compact": is_due, "judged_tokens": used, "estimate": estimate}
         if limits is not None:

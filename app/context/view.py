@@ -20,12 +20,13 @@ from app.compaction.shown_history import ShownHistory
 from app.compaction.strategies import STRATEGIES
 from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
 from app.conversations.compaction_receipt import SlidingCut
-from app.conversations.epochs import EpochStart, epoch_start_from
+from app.conversations.epochs import EpochStart
 from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
+from app.conversations.rows import epoch_start_from
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
-from app.conversations.views import (
+from app.conversations.visible import (
     base_view,
     lacks_summary,
     lasting_agent_tools,

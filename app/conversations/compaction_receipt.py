@@ -117,9 +117,9 @@ class CompactionFacts:
     """Tokens of the payload before."""
     after_tokens: int = 0
     """Tokens of the payload after."""
-    before_msg_count: int = 0
+    before_messages: int = 0
     """Messages of the payload before."""
-    after_msg_count: int = 0
+    after_messages: int = 0
     """Messages of the payload after."""
     summary_tokens: int = 0
     """Tokens of the messages that stand for the hidden range."""
@@ -134,11 +134,13 @@ class CompactionFacts:
     calls: int = 0
     """Calls of a model, failed ones included."""
     input_tokens: int = 0
-    """Input tokens of the calls, as the provider counts them."""
+    """Input tokens of the calls, without cached ones."""
     output_tokens: int = 0
     """Output tokens of the calls."""
-    cached_tokens: int = 0
-    """The part of `input_tokens` that was read from the provider's cache."""
+    cache_creation_tokens: int = 0
+    """Input tokens that were written to the provider's cache."""
+    cache_read_tokens: int = 0
+    """Input tokens that were read from it."""
     target_tokens: int | None = None
     """The target that was asked for; null where the policy decided."""
     cost_usd: float | None = None
@@ -201,6 +203,12 @@ class CompactResult(CompactionFacts):
     summary of `summary_tokens`. Without a model it is exact."""
 
 
+EARLIER_FACTS = {
+    "before_msg_count": "before_messages",
+    "after_msg_count": "after_messages",
+    "cached_tokens": "cache_read_tokens",
+}
+"""The names of facts in exports of earlier versions, and those that they have now."""
 FACTS = {field.name: str(field.type) for field in fields(CompactionFacts)}
 """The fields of a receipt that no statement reads, with their types: one column stores them."""
 
@@ -222,8 +230,8 @@ def unchanged(reason: str, tokens: int, messages: int) -> CompactResult:
         reason=reason,
         before_tokens=tokens,
         after_tokens=tokens,
-        before_msg_count=messages,
-        after_msg_count=messages,
+        before_messages=messages,
+        after_messages=messages,
     )
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from app.common import json_text
-from app.conversations.view import View, view_from
+from app.conversations.view import View
 from app.prompt.resolved_settings import NO_PAYLOAD_TOOLS, PayloadTools, RequestSettings
 
 NO_REQUESTED_WINDOW = 0
@@ -74,22 +73,6 @@ class EpochStart:
         return json_text.dumps(asdict(self) | {"view": self.view.as_stored()})
 
 
-@lru_cache(256)
-def epoch_start_from(text: str) -> EpochStart:
-    """Read a stored start; cached, because every build of the epoch needs it."""
-    raw = json_text.loads(text)
-    tools = raw["tools"]
-    parsed = {
-        **raw,
-        "view": view_from(raw["view"]),
-        "tools": PayloadTools(
-            tuple(tools["agent_tools"]), tuple(tools["deferred"]), tools["native"]
-        ),
-        "degraded": tuple(raw["degraded"]),
-    }
-    return EpochStart(**parsed)
-
-
 class BuildId(NamedTuple):
     """The parts of a build's id: its epoch, the seq of its newest message, and its tail."""
 
@@ -123,4 +106,4 @@ def model_in(payload_stream: str) -> str:
 
 def requested_window(settings: RequestSettings) -> int:
     """Return the requested context window, NO_REQUESTED_WINDOW where the policy decides."""
-    return settings.max_context_tokens or NO_REQUESTED_WINDOW
+    return settings.context_window or NO_REQUESTED_WINDOW

@@ -48,7 +48,7 @@ id: 12.3
 event: appended
 data: {"type":"appended","conversation_id":"0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b",\
 "created_at":"2026-01-05T09:30:00.123456+00:00",\
-"first_seq":11,"last_seq":12,"messages":2,"head_seq":12}
+"first_seq":11,"last_seq":12,"message_count":2,"head_seq":12}
 
 """
 # OpenAPI 3.1 describes a stream as text whose content has a schema.

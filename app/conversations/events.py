@@ -188,7 +188,7 @@ class EventRepository(Repository):
             if is_message:
                 first, last, count = group_rows[0], group_rows[-1], len(group_rows)
                 after = replace(after, seq=last["seq"])
-                data = {"first_seq": first["seq"], "last_seq": after.seq, "messages": count}
+                data = {"first_seq": first["seq"], "last_seq": after.seq, "message_count": count}
                 data["head_seq"] = newest.seq
                 events.append(Event(after, EventType.APPENDED, last["created_at"], data))
                 continue

@@ -1,13 +1,8 @@
 """Lists of conversations, newest first by creation: their filters, cursors and statements.
 
-1. A page is read from the index of the tenant's or of an agent's conversations, in its order. Each
-   row is compared with the other filters, at most MAX_SCANNED rows: the page may have fewer items
-   than its limit, and the list continues after it.
-2. With values of metadata their index is read, unless more than MAX_SCANNED conversations have
-   these values.
-3. A conversation is active at the time of its newest message; before the first one, and after a
-   fork, at its creation.
-4. A page is read in two statements: the places of those that match, and the items by their ids. An
+1. A page is read from the index of the tenant's or of an agent's conversations, in its order. With
+   values of metadata their index is read: all conversations that have them, and then the page.
+2. A page is read in two statements: the places of those that match, and the items by their ids. An
    index is read in a subquery with a LIMIT: PostgreSQL reads it only as far as the page needs.
 """
 
@@ -21,7 +16,6 @@ from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import Depends, Query, Request
-from pydantic import BeforeValidator
 
 from app.common import json_text
 from app.common.errors import ValidationError
@@ -41,14 +35,12 @@ from app.database.connections import Repository, Statement
 from app.database.sql import bounded, lengths, limits, page_of
 from app.database.tables import NOT_EXPIRED
 from app.http import cursors
-from app.http.fields import AgentId, ModelName, Time
+from app.http.fields import AgentId
 from app.models.usage import MAX_DAYS, known_cost
 
 MAX_LABELS: Final = 8
 MAX_LABEL_KEY_CHARS: Final = 64
 MAX_LABEL_VALUE_CHARS: Final = 512
-MAX_SCANNED: Final = 5_000
-"""Conversations that are compared with the filters for one page."""
 LATEST: Final[Place] = datetime(9999, 12, 30, tzinfo=UTC), "ffffffff-ffff-ffff-ffff-ffffffffffff"
 """The place before which a list begins."""
 
@@ -83,8 +75,6 @@ METADATA_PARAMETER: dict[str, Any] = {
 }
 """What FastAPI cannot generate: a parameter for each key of an object."""
 _METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)
-QueryTime = Annotated[Time, BeforeValidator(lambda text: str(text).replace(" ", "+"))]
-"""A time whose offset may have an unescaped `+`, which is a space in a query."""
 Include = Annotated[
     Literal["usage"] | None,
     Query(
@@ -96,7 +86,7 @@ Include = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """What conversations of a list have in common; `model` is their own model, not an inherited.
+    """What conversations of a list have in common.
 
     `labels` are values of the metadata by key: strings, or numbers and booleans as JSON writes
     them.
@@ -104,27 +94,16 @@ class ConversationFilter:
 
     labels: Mapping[str, str] = field(default_factory=dict)
     agent_id: str | None = None
-    model: str | None = None
-    active_after: datetime | None = None
 
     @property
     def digest(self) -> str:
         """A hash, which a cursor belongs to."""
-        labels = sorted(self.labels.items())
-        return cursors.digest_of(labels, self.agent_id, self.model, self.active_after)
+        return cursors.digest_of(sorted(self.labels.items()), self.agent_id)
 
 
 def _conversation_filter(
     request: Request,
     agent_id: Annotated[AgentId | None, Query(description="Only this agent's.")] = None,
-    model: Annotated[
-        ModelName | None,
-        Query(description="Only those with this model of their own, not an inherited one."),
-    ] = None,
-    active_after: Annotated[
-        QueryTime | None,
-        Query(description="Only those appended to later; without messages, created later."),
-    ] = None,
 ) -> ConversationFilter:
     labels: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
@@ -134,7 +113,7 @@ def _conversation_filter(
             labels[match[1]] = value
     if len(labels) > MAX_LABELS:
         raise ValidationError.at("/query/metadata", f"must have at most {MAX_LABELS} keys")
-    return ConversationFilter(labels, agent_id, model, active_after)
+    return ConversationFilter(labels, agent_id)
 
 
 Filter = Annotated[ConversationFilter, Depends(_conversation_filter)]
@@ -150,66 +129,36 @@ def _problem_of(key: str, value: str, found: Mapping[str, str]) -> str | None:
 
 # --- statements ---------------------------------------------------------------------------------
 
-_WANTED: Final = "labels_of(:tenant_id, CAST(:labels AS text))"
-_COLUMNS: Final = "conversation_id, tenant_id, agent_id, model, metadata, created_at, expires_at"
-_MATCHES: Final = f"""
-    {NOT_EXPIRED}
-    AND (:agent_id IS NULL OR c.agent_id = :agent_id)
-    AND (CAST(:own_model AS text) IS NULL OR c.model = CAST(:own_model AS text))
-    AND (CAST(:active_after AS timestamptz) IS NULL
-        OR greatest(c.created_at, {newest_message_at("c.conversation_id")})
-            > CAST(:active_after AS timestamptz))
-"""
 
+def _places(condition: str, source: str = "conversations", *, of_agent: bool = False) -> Statement:
+    """Return the statement for the places after another one of what meets a condition.
 
-def _places(column: str = "", value: str = "") -> Statement:
-    """Return the statement for the places of rule 1, and the last row of the read.
-
-    `column` and its `value` are those of an agent, or empty. As a column of the order it leaves
-    PostgreSQL no other index; without statistics that of the tenant's conversations would cost the
-    same. `:until` and `:until_id` are the place before the page.
+    With `of_agent` the agent is a column of the order, which leaves PostgreSQL no other index.
+    Without statistics that of the tenant's conversations would cost the same.
     """
+    column, value = ("agent_id, ", ":agent_id, ") if of_agent else ("", "")
     order = f"{column}created_at, conversation_id".replace(",", " DESC,") + " DESC"
-    of_agent = f"AND ({column}created_at) > ({value}'-infinity')" if column else ""
-    rows = f"""
-        SELECT {_COLUMNS} FROM conversations
-        WHERE tenant_id = :tenant_id {of_agent} AND ({column}created_at, conversation_id)
-            < ({value}CAST(:until AS timestamptz), CAST(:until_id AS uuid))
-        ORDER BY {order}
-    """
     return Statement(f"""
-        SELECT conversation_id, created_at, matches, number
-        FROM (
-            SELECT c.agent_id, c.conversation_id, c.created_at,
-                row_number() OVER (ORDER BY {order}) AS number,
-                {_MATCHES} AND (CAST(:labels AS text) = '{{}}'
-                    OR labels_of(c.tenant_id, c.metadata) @> {_WANTED}) AS matches
-            FROM ({rows} LIMIT CAST(:scanned AS bigint)) c
-        ) read
-        WHERE matches OR number = CAST(:scanned AS bigint)
+        SELECT conversation_id, created_at FROM {source} c
+        WHERE {condition} AND {NOT_EXPIRED} AND ({column}created_at, conversation_id)
+            < ({value}CAST(:until AS timestamptz), CAST(:until_id AS uuid))
         ORDER BY {order} LIMIT :limit
     """)
 
 
-PLACES = _places()
-PLACES_OF_AGENT = _places("agent_id, ", ":agent_id, ")
+PLACES = _places("tenant_id = :tenant_id")
+PLACES_OF_AGENT = _places(
+    "tenant_id = :tenant_id AND (agent_id, created_at) > (:agent_id, '-infinity')", of_agent=True
+)
 # Labels have the tenant: its column would only give PostgreSQL a choice of indexes.
-LABELLED = Statement(f"""
-    WITH labelled AS MATERIALIZED (
-        SELECT conversation_id, agent_id, model, created_at, expires_at FROM conversations
-        WHERE labels_of(tenant_id, metadata) @> {_WANTED}
-        LIMIT CAST(:scanned AS bigint) + 1
-    )
-    SELECT NULL AS conversation_id, NULL AS created_at, count(*) AS count FROM labelled
-    UNION ALL (
-        SELECT c.conversation_id, c.created_at, NULL
-        FROM labelled c
-        WHERE {_MATCHES} AND (c.created_at, c.conversation_id)
-            < (CAST(:until AS timestamptz), CAST(:until_id AS uuid))
-        ORDER BY c.created_at DESC, c.conversation_id DESC LIMIT :limit
-    )
-""")
-"""The number of conversations with the labels, then the places of those that match."""
+LABELLED = _places(
+    "(:agent_id IS NULL OR agent_id = :agent_id)",
+    """(
+            SELECT conversation_id, agent_id, created_at, expires_at FROM conversations
+            WHERE labels_of(tenant_id, metadata) @> labels_of(:tenant_id, CAST(:labels AS text))
+            OFFSET 0
+        )""",
+)
 
 
 def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
@@ -268,39 +217,25 @@ class ConversationListRepository(Repository):
 
     async def places(
         self, tenant_id: str, wanted: ConversationFilter, before: Place | None, limit: int
-    ) -> tuple[Sequence[Place], Place | None]:
-        """Return up to `limit` places that match after the place `before` (rules 1 and 2).
-
-        If the read ended before the list did and found too few, the second is the place of its
-        last row.
-        """
-        until, until_id = before or LATEST
-        values = {
-            "tenant_id": tenant_id,
-            "agent_id": wanted.agent_id,
-            "own_model": wanted.model,
-            "labels": json_text.dumps(dict(wanted.labels)),
-            "until": until,
-            "until_id": UUID(until_id),
-            "active_after": wanted.active_after,
-            "limit": limit,
-            "scanned": MAX_SCANNED,
-        }
-        if wanted.labels:
-            counted, *rows = await self._session.all(LABELLED, **values)
-            if counted["count"] <= MAX_SCANNED:
-                return list(map(_place, rows)), None
+    ) -> list[Place]:
+        """Return up to `limit` places that match after the place `before`."""
         statement = PLACES if wanted.agent_id is None else PLACES_OF_AGENT
-        rows = list(await self._session.all(statement, **values))
-        found = [_place(row) for row in rows if row["matches"]]
-        is_cut = bool(rows) and rows[-1]["number"] == MAX_SCANNED
-        return found, _place(rows[-1]) if is_cut else None
+        until, until_id = before or LATEST
+        rows = await self._session.all(
+            LABELLED if wanted.labels else statement,
+            tenant_id=tenant_id,
+            agent_id=wanted.agent_id,
+            labels=json_text.dumps(dict(wanted.labels)),
+            until=until,
+            until_id=UUID(until_id),
+            limit=limit,
+        )
+        return [(row["created_at"], str(row["conversation_id"])) for row in rows]
 
     async def by_ids(
         self,
         tenant_id: str,
         conversation_ids: Sequence[str],
-        default_model: str | None,
         bound: Bound = UNBOUNDED,
         *,
         with_usage: bool = False,
@@ -315,7 +250,7 @@ class ConversationListRepository(Repository):
             tenant_id=tenant_id,
             conversation_ids=list(conversation_ids),
             model=None,
-            default_model=default_model,
+            default_model=self._settings_cache.default_model,
             **limits(len(conversation_ids), bound),
         )
         return page_of(
@@ -334,7 +269,3 @@ def _totals_from(row: Any) -> dict[str, Any]:
         "saved_tokens": int(row["saved_tokens"]),
         "last_compaction": last if last["compaction_id"] is not None else None,
     }
-
-
-def _place(row: Any) -> Place:
-    return row["created_at"], str(row["conversation_id"])

@@ -258,26 +258,11 @@ def cut_for(sent: Sequence[SentMedia], payload_bytes: int, limits: MediaLimits) 
     while dropped < len(sent) and not _fits(sent[dropped:], payload_bytes, limits, _FREE_SHARE):
         payload_bytes -= sent[dropped].bytes
         dropped += 1
-    return _cut_after(sent, dropped)
+    return cut_after(sent, dropped)
 
 
-def cut_after_refusal(
-    sent: Sequence[SentMedia], keep: int | None, through_seq: int | None
-) -> MediaCut | None:
-    """Return the cut after a provider refused media, None where none are sent.
-
-    At most half of them and at most `keep` stay. Without that number one of them is bad: all up to
-    `through_seq`, where it is known, are left out.
-    """
-    if not sent:
-        return None
-    if keep is not None:
-        return _cut_after(sent, len(sent) - min(keep, len(sent) // 2))
-    last = max((i for i, media in enumerate(sent, 1) if media.seq == through_seq), default=0)
-    return _cut_after(sent, last or len(sent))
-
-
-def _cut_after(sent: Sequence[SentMedia], dropped: int) -> MediaCut:
+def cut_after(sent: Sequence[SentMedia], dropped: int) -> MediaCut:
+    """Return the cut that leaves out the first so many media."""
     seq = sent[dropped - 1].seq
     return MediaCut(seq, sum(media.seq == seq for media in sent[:dropped]))
 

@@ -83,8 +83,7 @@ async def list_conversations(
 ) -> ConversationPage:
     """Return conversations, newest first, without their sections, tools and policies.
 
-    Filters are combined: a conversation must match all of them. Repeat the filters with a cursor. A
-    page may have fewer items than `limit`, or none, and still a `next_cursor`.
+    Filters are combined: a conversation must match all of them. Repeat the filters with a cursor.
     """
     name, digest = "conversations", wanted.digest
     before = cursors.decode_place(cursor, name, digest) if cursor else None
@@ -109,7 +108,8 @@ async def get_conversation(
     request: Request, conversation_id: ConversationPath
 ) -> ShownConversation:
     """Return a conversation with the effective value of every setting."""
-    found = await services(request).conversations.get(tenant_of(request), conversation_id)
+    async with services(request).database.session() as session:
+        found = await session.conversations.get(tenant_of(request), conversation_id)
     return ShownConversation(**conversation_fields(request, found))
 
 
@@ -151,8 +151,10 @@ async def get_conversation_version(
     request: Request, conversation_id: ConversationPath, kind: Kind, version: Version
 ) -> ListVersion:
     """Return one of the newest 50 versions of its own sections or tools."""
-    service = services(request).conversations
-    body = await service.get_version(tenant_of(request), conversation_id, kind, version)
+    async with services(request).database.session() as session:
+        body = await session.conversations.version(
+            tenant_of(request), conversation_id, kind, version
+        )
     return ListVersion(items=json_text.loads(body))
 
 
@@ -201,7 +203,9 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
 @agents_router.get("/v1/agents/{agent_id}", summary="Read an agent")
 async def get_agent(request: Request, agent_id: AgentPath) -> ShownAgent:
     """Return an agent with the effective value of every setting."""
-    return _shown_agent(request, await services(request).agents.get(tenant_of(request), agent_id))
+    async with services(request).database.session() as session:
+        found = await session.agents.get(tenant_of(request), agent_id)
+    return _shown_agent(request, found)
 
 
 @agents_router.patch("/v1/agents/{agent_id}", summary="Change an agent")
@@ -232,8 +236,8 @@ async def get_agent_version(
     request: Request, agent_id: AgentPath, kind: Kind, version: Version
 ) -> ListVersion:
     """Return one of the newest 50 versions of its own sections or tools."""
-    service = services(request).agents
-    body = await service.get_version(tenant_of(request), agent_id, kind, version)
+    async with services(request).database.session() as session:
+        body = await session.agents.version(tenant_of(request), agent_id, kind, version)
     return ListVersion(items=json_text.loads(body))
 
 
@@ -280,9 +284,9 @@ def _item(resource: Agent | Conversation) -> dict[str, Any]:
     return listed | {
         "conversation_id": resource.public_id,
         "head_seq": state.head_seq,
-        "turns": state.turns,
+        "turn_count": state.turns,
         "message_count": state.head_seq,
-        "tokens": state.tokens,
+        "token_count": state.tokens,
         "last_message_at": resource.last_message_at,
         "expires_at": resource.expires_at,
     }

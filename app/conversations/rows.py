@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from cachetools import LRUCache
+from pydantic import TypeAdapter
 
 from app.common import json_text
-from app.common.ids import MessageId
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import (
     DEFAULT_AGENT_WINDOW_SECONDS,
@@ -20,11 +21,10 @@ from app.conversations.conversation import (
     StoredSettings,
     window_of,
 )
-from app.conversations.epochs import Epoch
+from app.conversations.epochs import Epoch, EpochStart
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.turns import Entry, entry
-from app.conversations.view import Span, Summary, View, spans_beside, summary_from, view_from
-from app.conversations.windows.active_window import window_from
+from app.conversations.view import Span, Summary, View, spans_beside, window_from
 from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.models.budget import Calibration
@@ -44,9 +44,7 @@ _UNLISTED = dict.fromkeys(("policy", "agent_policy"), "'{}'") | dict.fromkeys(
 # tables whose condition has parameters.
 _MODEL = "coalesce(:model, c.model, a.model, CAST(:default_model AS text))"
 _OF_MODEL = f"m.tenant_id = c.tenant_id AND m.model = {_MODEL}"
-CALIBRATION = """
-    ARRAY[cal.factor, cal.margin, cal.reports, cal.sealed_reported / cal.sealed_counted]
-"""
+CALIBRATION = "ARRAY[cal.factor, cal.margin, cal.reports]"
 _SMALL_COLUMNS = f"""
     c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at, c.expires_at,
     c.model, a.model AS agent_model, c.sections_version, c.tools_version,
@@ -149,8 +147,9 @@ def versions_of(cached: CachedSettings | None) -> dict[str, datetime | None]:
 class SettingsCache:
     """A cache of the settings of conversations, so that a read returns only changed settings."""
 
-    def __init__(self, max_size: int = 1024) -> None:
-        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(max_size)
+    def __init__(self, default_model: str | None) -> None:
+        self.default_model = default_model
+        self._cache: LRUCache[tuple[str, str, str | None], CachedSettings] = LRUCache(1024)
 
     def get(
         self, tenant_id: str, conversation_id: str, model: str | None = None
@@ -207,8 +206,8 @@ def calibration_from(row: Any) -> Calibration | None:
     found = row["calibration"]
     if found is None or found[0] is None:
         return None
-    factor, margin, reports, sealed = found
-    return Calibration(factor, margin, int(reports), sealed)
+    factor, margin, reports = found
+    return Calibration(factor, margin, int(reports))
 
 
 def stored_message_from(row: Any) -> StoredMessage:
@@ -216,7 +215,7 @@ def stored_message_from(row: Any) -> StoredMessage:
     return read(
         StoredMessage,
         row,
-        id=MessageId(row["message_id"]),
+        id=row["message_id"],
         token_count=row["tokens"] + row["reasoning_tokens"],
         stored_output=row["output"],
     )
@@ -247,16 +246,31 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
     return read(Epoch, values, start_json=values["start_json"] or known_start or "")
 
 
+_VIEW, _SUMMARIES = TypeAdapter(View), TypeAdapter(tuple[Summary, ...])
+_START = TypeAdapter(EpochStart)
+
+
+def view_from(text: str) -> View:
+    """Return a view from its stored JSON."""
+    return _VIEW.validate_python(json_text.loads(text))
+
+
 def summaries_from(made: str) -> tuple[Summary, ...]:
     """Return the summaries that a compaction made, from their stored JSON."""
-    return tuple(map(summary_from, json_text.loads(made)))
+    return _SUMMARIES.validate_python(json_text.loads(made))
+
+
+@lru_cache(256)
+def epoch_start_from(text: str) -> EpochStart:
+    """Read a stored start; cached, because every build of the epoch needs it."""
+    return _START.validate_python(json_text.loads(text))
 
 
 def compaction_from(row: Any) -> Compaction:
     """Return a receipt; one that a redaction has emptied has no view."""
     span = Span(row["span_start"], row["span_end"])
     if row["view"]:
-        view = view_from(json_text.loads(row["view"]))
+        view = view_from(row["view"])
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
     facts = {**row, **json_text.loads(row["receipt"])}

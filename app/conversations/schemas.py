@@ -12,8 +12,13 @@ from app.common import json_text
 from app.common.answers import AnyObject
 from app.common.errors import ValidationError
 from app.conversations.compaction_receipt import Trigger
-from app.conversations.conversation import INHERIT, SettingsList, StoredSettings, stored_window
-from app.conversations.repository import Resource
+from app.conversations.conversation import (
+    INHERIT,
+    Resource,
+    SettingsList,
+    StoredSettings,
+    stored_window,
+)
 from app.environment import one_line
 from app.http.cursors import Page
 from app.http.fields import (
@@ -209,11 +214,11 @@ class ConversationItem(ListedSettings):
     """The agent it belongs to."""
     head_seq: int
     """Seq of the newest message; 0 for an empty log."""
-    turns: int
+    turn_count: int
     """User messages so far."""
     message_count: int
     """Messages in the log."""
-    tokens: int
+    token_count: int
     """Tokens of the whole log, by the conversation's counter."""
     last_cleared_at: datetime | None
     """When it was last cleared, alone or with its agent; null if it never was."""

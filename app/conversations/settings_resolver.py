@@ -19,7 +19,6 @@ from app.common.concurrency import in_thread_if
 from app.common.errors import ContextError, ContextLimitUnknown
 from app.conversations.conversation import Conversation
 from app.conversations.epochs import Epoch, EpochStart
-from app.conversations.lookup import get_conversation
 from app.formats import ToolDefinition, tool_from, tools_of
 from app.formats.message import FormatName
 from app.models.budget import (
@@ -60,7 +59,6 @@ from app.prompt.sections import (
     section_from,
     static_sections,
 )
-from app.repositories import Repositories
 
 _INLINE_CHARS = 32_768
 """Larger settings are counted in a thread."""
@@ -86,14 +84,6 @@ class SettingsResolver:
         self._cache: LRUCache[tuple[Any, ...], tuple[ResolvedSettings, int]]
         self._cache = LRUCache(max_chars, getsizeof=lambda cached: cached[1])
         self.default_model = default_model
-
-    async def find_conversation(
-        self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None = None
-    ) -> Conversation:
-        """Return a conversation with its settings for this model; raises NotFound."""
-        return await get_conversation(
-            session, tenant_id, conversation_id, self.default_model, model
-        )
 
     def counter(self, name: str) -> CountText:
         """Return the function that counts tokens with this counter."""
@@ -299,7 +289,6 @@ def _calibrated(
     return replace(
         resolved,
         factor=factor,
-        sealed_factor=calibration.sealed,
         limits=with_margin(resolved.limits),
         policy_limits=with_margin(limits) if resolved.model == stored else limits,
         # The deferred tools depend on the factor, so they are determined again.
@@ -314,7 +303,7 @@ def _limits(
     named = policy.budget.context_window
     try:
         window = resolve_context_window(
-            request.max_context_tokens,
+            request.context_window,
             named if isinstance(named, int) else None,
             info,
             tenant,

@@ -6,17 +6,20 @@
    metadata follows.
 3. Times are rounded to minutes, so that the text changes seldom.
 4. Builds of one agent's conversations share what was read instead of a query each.
+5. While it cannot be read, builds do without it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cachetools import TTLCache
 
 from app.common import json_text
+from app.common.errors import ServiceUnavailable
 from app.conversations.conversation import DEFAULT_AGENT_WINDOW_SECONDS, Conversation
 from app.conversations.messages.repository import named_calls
 from app.database.connections import Statement
@@ -29,6 +32,10 @@ MAX_CONVERSATIONS = 50
 _MAX_CHARS = 200
 _CACHE_SECONDS = 1.0
 _MAX_AGENTS = 1024
+_READ_SECONDS = 2.0
+_REST = timedelta(seconds=10)
+"""How long nothing is read after that failed, so that builds do not wait for the timeout."""
+_log = logging.getLogger("app.statuses")
 # The newest conversations of an agent with recent messages in their windows.
 ACTIVITIES = Statement(f"""
     SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
@@ -78,6 +85,7 @@ class Statuses:
     def __init__(self, database: Database, now: Callable[[], datetime]) -> None:
         self._database = database
         self._now = now
+        self._rests_until = datetime.min.replace(tzinfo=UTC)
         self._cache: TTLCache[tuple[str, str], Mapping[str, str]]
         self._cache = TTLCache(_MAX_AGENTS, _CACHE_SECONDS, timer=lambda: now().timestamp())
 
@@ -88,14 +96,28 @@ class Statuses:
         key = tenant_id, conversation.agent_id
         lines = self._cache.get(key)
         if lines is None:
-            seconds = conversation.rolling_window_seconds or DEFAULT_AGENT_WINDOW_SECONDS
-            since = self._now() - timedelta(seconds=seconds)
-            async with self._database.session() as session:
-                rows = await session.session.all(
-                    ACTIVITIES, tenant_id=tenant_id, agent_id=conversation.agent_id, since=since
-                )
-            lines = self._cache[key] = {str(row["conversation_id"]): _line(row) for row in rows}
+            lines = self._cache[key] = await self._read(*key, conversation.rolling_window_seconds)
         others = [line for id, line in lines.items() if id != conversation.conversation_id]
         if not others:
             return None
         return "\n".join(("Other conversations of this agent:", *others[:MAX_LISTED]))
+
+    async def _read(self, tenant_id: str, agent_id: str, seconds: int | None) -> dict[str, str]:
+        """Return the lines by conversation, none while they cannot be read.
+
+        On Citus the other conversations are on all nodes, and one of these may be down.
+        """
+        now = self._now()
+        if now < self._rests_until:
+            return {}
+        since = now - timedelta(seconds=seconds or DEFAULT_AGENT_WINDOW_SECONDS)
+        try:
+            async with self._database.session(_READ_SECONDS) as session:
+                rows = await session.session.all(
+                    ACTIVITIES, tenant_id=tenant_id, agent_id=agent_id, since=since
+                )
+        except ServiceUnavailable:
+            self._rests_until = now + _REST
+            _log.warning("statuses_left_out")
+            return {}
+        return {str(row["conversation_id"]): _line(row) for row in rows}

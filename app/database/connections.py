@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,11 +25,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import asyncpg
 
 from app.common.errors import ServiceUnavailable
+from app.database.citus import Calls, NodeLimits, calls_of
 from app.database.tables import TYPES
 
 if TYPE_CHECKING:  # of the process
     from app.conversations.rows import SettingsCache
 
+_UNDEFINED = (  # the database is not migrated yet
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.InvalidSchemaNameError,
+)
+UNSTORABLE = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+)
+"""The errors of the database about values from outside."""
 _UNAVAILABLE = (
     OSError,
     TimeoutError,
@@ -46,9 +59,7 @@ _UNAVAILABLE = (
     asyncpg.InvalidCachedStatementError,  # a migration changed what it returns
     asyncpg.InvalidCatalogNameError,  # the database does not exist (yet)
     asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.UndefinedTableError,  # not migrated yet
-    asyncpg.UndefinedColumnError,  # not migrated yet
-    asyncpg.UndefinedFunctionError,  # not migrated yet
+    *_UNDEFINED,
 )
 _RETRY_SECONDS = 1
 
@@ -134,9 +145,14 @@ class Session:
     """Runs statements on one connection; `reading_long` bounds reads of long values."""
 
     def __init__(
-        self, connection: Any, timeouts: Timeouts, reading_long: asyncio.Semaphore
+        self,
+        connection: Any,
+        timeouts: Timeouts,
+        reading_long: asyncio.Semaphore,
+        calls: Mapping[Statement, str],
     ) -> None:
         self._connection = connection
+        self._calls = calls
         self._timeouts = timeouts
         self.reading_long = reading_long
         self._has_long_timeout = False
@@ -162,16 +178,16 @@ class Session:
     async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
         arguments, timeouts = statement.arguments(values), self._timeouts
         seconds = timeouts.long_statement if statement.is_long else timeouts.statement
-        limit = seconds + timeouts.grace
+        limit, sql = seconds + timeouts.grace, self._calls.get(statement, statement.sql)
         try:
             if statement.is_long and not self._connection.is_in_transaction():
                 async with self._connection.transaction():
                     await self._set_timeout(seconds)
-                    return await execute(statement.sql, *arguments, timeout=limit)
+                    return await execute(sql, *arguments, timeout=limit)
             if statement.is_long and not self._has_long_timeout:
                 await self._set_timeout(seconds)  # for the rest of the transaction
                 self._has_long_timeout = True
-            return await execute(statement.sql, *arguments, timeout=limit)
+            return await execute(sql, *arguments, timeout=limit)
         except (TimeoutError, asyncpg.InternalClientError):
             self._connection.terminate()  # otherwise a rollback would wait for the answer as well
             raise
@@ -237,6 +253,9 @@ class Store:
         self._failed = failed
         self._waiting = 0
         self._reading_long = asyncio.Semaphore(_LONG_READS)
+        self._nodes = NodeLimits(max_size)
+        self._on_citus: Calls | None = None
+        self._calls: Mapping[Statement, str] = {}
         self._pool: Any = None
         self._is_closed = False
 
@@ -248,9 +267,12 @@ class Store:
         which they must do nothing.
         """
         self._is_closed = False
+        self._on_citus = calls_of(statements)
         async with self.session() as session:
             with suppress(asyncpg.PostgresError):  # of an older schema: it is not ready then
                 for statement in statements:
+                    if statement in self._calls:  # Citus crashes when it delegates without a key
+                        continue
                     await session.all(statement, **dict.fromkeys(statement.names))
 
     async def close(self) -> None:
@@ -273,16 +295,21 @@ class Store:
         timeouts = self._timeouts
         if seconds is not None:
             timeouts = replace(timeouts, connection=seconds, statement=seconds, grace=0)
-        pool, connection = await self._acquire(timeouts.connection)
+        slot = self._nodes.slot()
+        pool, connection = await self._acquire(timeouts.connection, slot)
         try:
-            yield Session(connection, timeouts, self._reading_long)
+            yield Session(connection, timeouts, self._reading_long, self._calls)
         except _UNAVAILABLE as error:
             await self._discard(connection, error)
             raise self._unavailable(error) from error
         finally:
             # If a cancelled statement is not acknowledged, the pool closes the connection.
-            with suppress(*_UNAVAILABLE):
-                await pool.release(connection)
+            try:
+                with suppress(*_UNAVAILABLE):
+                    await pool.release(connection)
+            finally:
+                if slot is not None:
+                    slot.release()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
@@ -296,8 +323,21 @@ class Store:
         idle = self._pool.get_idle_size() if self._pool is not None else 0
         return PoolState(size, size - idle, self._waiting, self._max_size)
 
-    async def _acquire(self, seconds: float) -> tuple[Any, Any]:
-        """Return the pool and one of its connections, within the timeout."""
+    async def _acquire(self, seconds: float, slot: asyncio.Semaphore | None) -> tuple[Any, Any]:
+        """Return the pool and one of its connections, within the timeout, and hold the slot."""
+        if slot is None:
+            return await self._pooled(seconds)
+        try:
+            await asyncio.wait_for(slot.acquire(), seconds)
+        except TimeoutError as error:
+            raise self._unavailable(error) from error
+        try:
+            return await self._pooled(seconds)
+        except BaseException:
+            slot.release()
+            raise
+
+    async def _pooled(self, seconds: float) -> tuple[Any, Any]:
         self._waiting += 1
         try:
             if self._is_closed:  # a new pool would never be closed
@@ -308,7 +348,7 @@ class Store:
                     min_size=0,
                     max_size=self._max_size,
                     reset=_skip_reset,
-                    init=_plan_for_citus if self._pooler == "none" else None,
+                    init=self._plan_for_citus if self._pooler == "none" else None,
                     command_timeout=self._timeouts.statement + self._timeouts.grace,
                     timeout=self._timeouts.connection,
                     **self._options,
@@ -329,8 +369,28 @@ class Store:
             return {"statement_cache_size": 0, "connection_class": PooledConnection}
         return {}
 
+    async def _plan_for_citus(self, connection: Any) -> None:
+        """Let Citus plan with parameters, by which it finds the shards of a statement.
+
+        Where the frequent statements are functions of the shards, those are called.
+        """
+        on_citus = self._on_citus
+        is_citus, has_calls = await connection.fetchrow(
+            "SELECT to_regnamespace('citus') IS NOT NULL, to_regnamespace($1) IS NOT NULL",
+            on_citus.schema if on_citus is not None else None,
+        )
+        if is_citus:
+            await connection.execute("SET plan_cache_mode = auto")
+            await self._nodes.load(connection)
+        if has_calls and on_citus is not None:
+            self._calls = on_citus.texts
+
     async def _discard(self, connection: Any, error: Exception) -> None:
         """Close connections that are unusable after this error."""
+        if isinstance(
+            error, _UNDEFINED
+        ):  # the functions are of other shards, or of another version
+            self._calls, self._on_citus = {}, None
         if isinstance(error, TimeoutError | asyncpg.InternalClientError):
             with suppress(asyncpg.InterfaceError):  # the session has already closed it
                 connection.terminate()
@@ -351,12 +411,6 @@ class Store:
 
 def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
-
-
-async def _plan_for_citus(connection: Any) -> None:
-    """Let Citus plan with parameters, by which it finds the shards of a statement."""
-    if await connection.fetchval("SELECT to_regnamespace('citus') IS NOT NULL"):
-        await connection.execute("SET plan_cache_mode = auto")
 
 
 async def _skip_reset(connection: Any) -> None:

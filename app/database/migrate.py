@@ -121,13 +121,13 @@ async def _migrate(url: str, migrations: Path, target: int) -> None:
 
 
 @asynccontextmanager
-async def migration_lock(url: str) -> AsyncIterator[None]:
-    """Hold the lock of migrations (rule 3)."""
+async def migration_lock(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Hold the lock of migrations (rule 3), and yield its connection."""
     connection = await _connect(url)
     try:
         while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
             await asyncio.sleep(_PAUSE_SECONDS)
-        yield
+        yield connection
     finally:
         await connection.close(timeout=_ANSWER_SECONDS)
 

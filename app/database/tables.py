@@ -224,6 +224,8 @@ CREATE TABLE message_words (
     words tsvector NOT NULL,
     PRIMARY KEY (conversation_id, first_seq)
 );
+-- A search over many conversations would spend most of its time to decompress them.
+ALTER TABLE message_words ALTER words SET STORAGE EXTERNAL;
 
 -- A collected blob's row stays as its tombstone; `content_id` is a UUIDv7, and so its age.
 CREATE TABLE blobs (
@@ -456,8 +458,7 @@ CREATE TABLE tenant_usage (
     PRIMARY KEY (tenant_id, agent_id, day, model, purpose)
 ) WITH (fillfactor = 50);
 
--- The ratio of reported to counted tokens of a model, with exponential decay, and that of its
--- sealed text.
+-- The ratio of reported to counted tokens of a model, with exponential decay.
 CREATE TABLE calibrations (
     tenant_id text,
     model text,
@@ -468,8 +469,6 @@ CREATE TABLE calibrations (
     reported_sum double precision NOT NULL,
     counted_sum double precision NOT NULL,
     deviation_sum double precision NOT NULL,
-    sealed_reported double precision NOT NULL DEFAULT 1000,
-    sealed_counted double precision NOT NULL DEFAULT 1000,
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, model, counter)
 );
@@ -485,7 +484,7 @@ CREATE TABLE models (
 -- The messages of a snapshot are spans of logs, one part for each conversation.
 CREATE TABLE snapshots (
     tenant_id text,
-    session_id text,
+    snapshot_id text,
     agent_id text,
     description text,
     summary text NOT NULL,
@@ -494,21 +493,21 @@ CREATE TABLE snapshots (
     window_end timestamptz NOT NULL,
     models text NOT NULL,
     created_at timestamptz NOT NULL,
-    PRIMARY KEY (tenant_id, session_id)
+    PRIMARY KEY (tenant_id, snapshot_id)
 );
-CREATE INDEX snapshots_by_time ON snapshots (tenant_id, created_at, session_id);
-CREATE INDEX snapshots_by_agent ON snapshots (tenant_id, agent_id, created_at, session_id);
+CREATE INDEX snapshots_by_time ON snapshots (tenant_id, created_at, snapshot_id);
+CREATE INDEX snapshots_by_agent ON snapshots (tenant_id, agent_id, created_at, snapshot_id);
 
 CREATE TABLE snapshot_parts (
     conversation_id uuid,
-    session_id text,
+    snapshot_id text,
     tenant_id text NOT NULL,
     -- Starts and ends, one after the other.
     spans bigint[] NOT NULL,
     message_count bigint NOT NULL,
-    PRIMARY KEY (conversation_id, session_id)
+    PRIMARY KEY (conversation_id, snapshot_id)
 );
-CREATE INDEX snapshot_parts_by_session ON snapshot_parts (tenant_id, session_id);
+CREATE INDEX snapshot_parts_by_snapshot ON snapshot_parts (tenant_id, snapshot_id);
 """
 
 _TABLE = re.compile(
@@ -516,18 +515,21 @@ _TABLE = re.compile(
 )
 _COLUMN = re.compile(
     r'^    "?(\w+)"? ((?:text|uuid|bigint|integer|boolean|timestamptz|date|bytea|tsvector'
-    r"|double precision)(?:\[\])?)( NOT NULL)?",
+    r"|double precision)(?:\[\])?)( NOT NULL)?(?: DEFAULT ([^,\n]+))?",
     re.MULTILINE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table with their types, and those of its key and those that may be null."""
+    """The columns of a table with their types, and those of its key.
+
+    `defaults` are the values of columns that a row may leave out.
+    """
 
     columns: Mapping[str, str]
     key: tuple[str, ...]
-    nullable: frozenset[str]
+    defaults: Mapping[str, str]
 
     def without(self, *names: str) -> dict[str, str]:
         """Return the other columns with their types."""
@@ -535,9 +537,13 @@ class Table:
 
 
 def _table(text: str, key: tuple[str, ...]) -> Table:
-    columns = _COLUMN.findall(text)
-    nullable = {name for name, _, required in columns if not required} - {*key}
-    return Table({name: kind for name, kind, _ in columns}, key, frozenset(nullable))
+    found = _COLUMN.findall(text)
+    defaults = {
+        name: default or "NULL"
+        for name, _, required, default in found
+        if name not in key and (default or not required)
+    }
+    return Table({name: kind for name, kind, *_ in found}, key, defaults)
 
 
 TABLES: Mapping[str, Table] = {

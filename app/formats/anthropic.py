@@ -49,6 +49,7 @@ class Anthropic(BlockProvider):
         *("text", "image", "document", "tool_use", "tool_result", "server_tool_use"),
         *("thinking", "redacted_thinking", "compaction"),
     )
+    assembler = "anthropic"
     family = ANTHROPIC
     blocks_key = "content"
     id_keys = ("id", "tool_use_id")

@@ -103,6 +103,8 @@ class Provider(ABC):
     """The fields of a call and of a result that hold the id of the call."""
     result_key: ClassVar[str] = "content"
     """The field of a result that holds its content."""
+    assembler: ClassVar[str]
+    """The name of what assembles its payloads, in `app.payload`."""
     family: ClassVar[str] = ""
     """The family whose reasoning a model of an unknown name takes."""
     items_key: ClassVar[str] = "messages"

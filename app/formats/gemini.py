@@ -60,6 +60,7 @@ class Gemini(BlockProvider):
     """Gemini."""
 
     name = FormatName.GEMINI
+    assembler = "gemini"
     family = GEMINI
     blocks_key = "parts"
     id_keys = ("id", "id")
@@ -135,7 +136,7 @@ class Gemini(BlockProvider):
 
     def _parse_part(self, part: Fields, role: Role) -> Part:
         is_signed = bool(signature := part.optional_text(_SIGNATURE))
-        if signature and not media.is_base64(signature):
+        if signature and media.strict_base64(signature) is None:
             raise part.error(_SIGNATURE, "must be base64")
         for key in (_RESPONSE, _CALL):
             if part.get(key) is not None and (key == _RESPONSE or role is not Role.ASSISTANT):

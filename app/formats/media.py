@@ -3,34 +3,26 @@
 Clients append parts of MCP to a tool message as their server sent them [operation.no-fetch]. A
 label is a short text in the place of content that a format cannot carry.
 
-1. A label has the type of the content and its most useful detail: a query, a title, a URL.
-2. Text of the assistant is not shortened: a refusal, the transcript of its audio.
-3. A label depends on the content alone, so the same content always has the same label
+1. A label has the type of the content and its texts: a query, a title, a URL, a transcript.
+2. A label depends on the content alone, so the same content always has the same label
    [neutral.same-bytes].
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from app.common.errors import ValidationError
 from app.common.texts import sendable, sendable_json
-from app.formats.json_fields import OBJECT, Fields, Raw, camel, object_in, text_in
+from app.formats.json_fields import Fields, Raw, camel, object_in, text_in
 from app.formats.message import File, Image, Message, Opaque, Part, Reasoning, Text, placeholder_for
 from app.formats.tools import sendable_id
 
 PDF: Final = "application/pdf"
-_BASE64: Final = re.compile(r"(?:[a-zA-Z0-9+/]*|[a-zA-Z0-9_-]*)={0,2}")
-_DIGITS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
-_SPACES: Final = b" \t\r\n\f\v"
-_LAST_DIGITS: Final = {2: b"AQgw", 3: b"AEIMQUYcgkosw048"}
-"""The digits whose unused bits are zero, by the number of digits in the last group of four."""
 _MAGIC: Final = {
     **{"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif"},
     "JVBERi": PDF,
@@ -44,28 +36,12 @@ _SAME_TYPES: Final = {
 
 def strict_base64(data: str) -> str | None:
     """Return base64 in one line of the standard alphabet, padded; None for any other text."""
-    if not data.isascii():
+    digits = "".join(data.split()).rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        decoded = base64.b64decode(digits + "=" * (-len(digits) % 4), validate=True)
+    except ValueError:
         return None
-    raw = data.encode()
-    if raw.translate(None, _DIGITS) not in (b"", b"=", b"=="):
-        raw = raw.translate(_TO_STANDARD, _SPACES)
-    digits = raw.rstrip(b"=")
-    if not digits or digits.translate(None, _DIGITS) or not _ends_well(digits):
-        return None
-    return (digits + b"=" * (-len(digits) % 4)).decode()
-
-
-def is_base64(data: str) -> bool:
-    """Return whether a strict reader accepts data as base64, in either alphabet, padded or not."""
-    digits = data.rstrip("=")
-    is_padded = len(digits) == len(data) or len(data) % 4 == 0
-    return bool(_BASE64.fullmatch(data)) and is_padded and _ends_well(digits.encode())
-
-
-def _ends_well(digits: bytes) -> bool:
-    """Return whether the last group of four has a length and a digit that base64 ends with."""
-    last_group = len(digits) % 4
-    return last_group == 0 or (last_group > 1 and digits[-1] in _LAST_DIGITS[last_group])
+    return base64.b64encode(decoded).decode() or None
 
 
 def sniffed_type(data: str) -> str | None:
@@ -215,28 +191,14 @@ SYSTEM_LABEL: Final = "[System]"
 """What precedes a system message where a format has none inside a conversation."""
 MEDIA_FOLLOWS: Final = "[media follows]"
 """The text of a result that consists of media, which are sent apart."""
-MAX_DETAIL: Final = 200
-"""The maximum characters of a query, a title or an argument in a label."""
-MAX_SOURCES: Final = 5
-"""The maximum search results in a label."""
-
-_PURPOSES: Final = (
-    *("query", "queries", "url", "command", "code", "path", "pattern", "prompt"),
-    *("revised_prompt", "title", "input"),
+_TOLD: Final = frozenset(
+    (
+        *("query", "queries", "url", "command", "code", "path", "pattern", "prompt", "title"),
+        *("revised_prompt", "input", "refusal", "transcript", "text", "stdout", "output"),
+        *("stderr", "error_code", "name", "tool_name", "file_id", "format", "mimeType"),
+    )
 )
-"""Fields with the purpose of a call, the most useful first."""
-_OMITTED_FIELDS: Final = (
-    *("id", "type", "status", "container_id"),
-    *("result", "results", "output", "outputs"),
-)
-_RESULT_FIELDS: Final = ("text", "stdout", "output", "stderr", "error_code")
-_DETAILS: Final = ("refusal", "transcript", "format", "tool_name", "title", "source", "url")
-"""Fields that say what any other part is, the most useful first."""
-_NAMES: Final = {
-    **{"tool_reference": "tool", "input_image": "image", "video_url": "video"},
-    **{"input_video": "video", "input_audio": "audio", "output_audio": "audio"},
-}
-_RESULT: Final = re.compile("(_tool)?_(result|output|response)$")
+"""Fields whose texts say what a provider's block is."""
 _GEMINI_PARTS: Final = (
     *("executable_code", "code_execution_result", "tool_call", "tool_response"),
     *("inline_data", "file_data"),
@@ -292,88 +254,31 @@ def kind_of(block: Raw) -> str:
     """Return the type of a provider's block, by the provider's own name."""
     kind = block.get("type")
     if isinstance(kind, str) and kind:
-        return _short(kind, 64)
+        return kind[:64]
     return next((kind for kind in _GEMINI_PARTS if block.get(camel(kind)) is not None), "part")
 
 
 def block_label(block: Raw) -> str:
     """Return the label of a provider's block."""
-    kind = kind_of(block)
-    held = block.get(kind) or block.get(camel(kind))
-    held = held if isinstance(held, OBJECT) else block
-    if kind == "message":
-        return "\n".join(block_label(item) for item in _content_blocks(block))
-    if kind in ("server_tool_use", "mcp_tool_use"):
-        return _call_label(text_in(block, "name") or kind, block.get("input"))
-    if kind.endswith("_call") or kind == "executable_code":
-        arguments = held.get("action") or held.get("arguments") or held
-        return _call_label(kind if held is not block else kind.removesuffix("_call"), arguments)
-    if _RESULT.search(kind) and kind != "search_result":
-        return _result_label(_RESULT.sub("", kind), held)
-    if kind in ("inline_data", "file_data"):
-        media_type = text_in(held, "mimeType")
-        name = media_type.partition("/")[0]
-        return _label(name if name in ("image", "audio", "video") else "file", media_type)
-    source = object_in(block, "source")
-    places = [(each, key) for each in (held, block) for key in _DETAILS]
-    texts = (text_in(*place) for place in (*places, (block, "file_id"), (source, "file_id")))
-    detail = next(filter(None, texts), "")
-    if kind not in ("refusal", "audio", "input_audio", "output_audio"):
-        detail = _short(_web(detail), MAX_DETAIL)
-    label = _label(_NAMES.get(kind, kind), detail)
-    return "\n".join([label, *_texts(block.get("content")), *_texts(source.get("content"))])
+    return _label(kind_of(block), "; ".join(dict.fromkeys(_told(block))))
 
 
-def _content_blocks(block: Raw) -> list[Raw]:
-    """Return the content of a message item of OpenAI Responses, else the block itself."""
-    content = block.get("content")
-    if block.get("type") != "message" or not isinstance(content, list):
-        return [block]
-    return [item for item in content if isinstance(item, Mapping) and kind_of(item) != "message"]
+def _told(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the texts that say what a block is, those of the blocks in it too."""
+    match value:
+        case str() if key in _TOLD and value[:5].lower() != "data:" and value.strip():
+            yield value
+        case list():
+            for item in value:
+                yield from _told(item, key)
+        case Mapping():
+            for name, item in value.items():
+                yield from _told(item, name)
 
 
 def _label(kind: str, detail: str) -> str:
     return f"[{kind}: {detail}]" if detail else f"[{kind}]"
 
 
-def _call_label(name: str, arguments: Any) -> str:
-    """Return a call with the argument that has its purpose, else with all arguments as JSON."""
-    fields: Raw = arguments if isinstance(arguments, Mapping) else {}
-    texts = (_joined(fields.get(key)) for key in _PURPOSES)
-    rest = {key: item for key, item in fields.items() if key not in _OMITTED_FIELDS}
-    detail = arguments if isinstance(arguments, str) else next(filter(str.strip, texts), "")
-    detail = _short(detail or (json.dumps(rest, ensure_ascii=False) if rest else ""), MAX_DETAIL)
-    return f'[{_short(name, 64)} call: "{detail}"]' if detail else f"[{_short(name, 64)} call]"
-
-
-def _joined(value: Any) -> str:
-    items = value if isinstance(value, list) else [value]
-    return ", ".join(item for item in items if isinstance(item, str))
-
-
-def _result_label(name: str, block: Raw) -> str:
-    """Return the sources in the result of a provider's own tool, else its text or its error."""
-    content = block.get("content", block)
-    found: list[str] = []
-    for item in (content if isinstance(content, list) else [content])[:MAX_SOURCES]:
-        source = " ".join(filter(None, (text_in(item, "title"), text_in(item, "url"))))
-        texts = (text_in(item, key) for key in _RESULT_FIELDS)
-        text = source or next(filter(None, texts), item if isinstance(item, str) else "")
-        found += [_short(text, MAX_DETAIL)] if text else []
-    return _label(f"{name} result", _short("; ".join(found), 3 * MAX_DETAIL))
-
-
-def _texts(value: Any) -> list[str]:
-    items = [{"text": value}] if isinstance(value, str) else value
-    texts = (text_in(item, "text") for item in (items if isinstance(items, list) else ()))
-    return [text for text in texts if text.strip()]
-
-
 def _web(url: str | None) -> str:
     return "" if url is None or url[:5].lower() == "data:" else url
-
-
-def _short(text: str, max_chars: int) -> str:
-    """Return a text in one line of at most so many characters."""
-    line = " ".join(text[: max_chars * 4].split())
-    return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"

@@ -44,6 +44,7 @@ _ROLES = {"user": Role.USER, "tool": Role.TOOL, "system": Role.SYSTEM, "develope
 class OpenAIProvider(Provider):
     """A format whose messages are items, with text as a string or as parts."""
 
+    assembler = "chat"
     breakpoint = ("prompt_cache_breakpoint", {"mode": "explicit"})
     max_tools = MAX_TOOLS
     details: ClassVar[tuple[str, ...]]

@@ -109,6 +109,7 @@ class OpenAIResponses(OpenAIProvider):
         *("input_text", "output_text", "input_image", "input_file", "input_audio", "refusal"),
         *("reasoning", "compaction"),
     )
+    assembler = "responses"
     blocks_key = "output"
     id_keys = ("call_id", "call_id")
     result_key = "output"

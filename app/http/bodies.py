@@ -20,7 +20,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from io import BytesIO
@@ -197,6 +198,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+async def begun(pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """Return a body whose first piece is read before the response starts: it may be an error."""
+    first = await anext(pieces, b"")
+
+    async def all_pieces() -> AsyncIterator[bytes]:
+        async with aclosing(pieces):
+            yield first
+            async for piece in pieces:
+                yield piece
+
+    return all_pieces()
 
 
 def require_json(request: Request) -> None:

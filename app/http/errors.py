@@ -21,7 +21,7 @@ from pydantic import ValidationError as PydanticError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match
+from starlette.routing import Route
 
 from app.common.errors import (
     ContextError,
@@ -115,7 +115,13 @@ def install(app: FastAPI) -> None:
         if error.status_code == HTTPStatus.NOT_FOUND:
             detail = "Unknown path; see /docs"
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = ", ".join(sorted(_methods(app.routes, request)))
+            path = request.scope["path"]
+            routes = [r for r in app.routes if isinstance(r, Route) and r.path_regex.match(path)]
+            # Of several templates the one with the fewest parameters is meant.
+            near = min(routes, key=lambda r: (r.path.count("{"), -len(r.path)), default=None)
+            of_path = (r.methods or () for r in routes if near is not None and r.path == near.path)
+            methods = set().union(*of_path)
+            headers["Allow"] = ", ".join(sorted(methods))
             detail = f"The path does not allow {request.method}"
         code = _HTTP_CODES.get(error.status_code, ValidationError.code)
         return problem(error.status_code, code, detail, headers=headers)
@@ -125,18 +131,6 @@ def install(app: FastAPI) -> None:
 
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_unexpected)
-
-
-def _methods(routes: Sequence[BaseRoute], request: Request) -> set[str]:
-    """Return the methods of the matching path with the fewest parameters, the longest of these."""
-    by_path: dict[str, set[str]] = {}
-    for route in routes:
-        if route.matches(request.scope)[0] is not Match.NONE:
-            by_path.setdefault(getattr(route, "path", ""), set()).update(
-                getattr(route, "methods", None) or ()
-            )
-    nearest = min(by_path, key=lambda path: (path.count("{"), -len(path)), default="")
-    return by_path.get(nearest, set())
 
 
 def answer_error(error: ContextError) -> Response:

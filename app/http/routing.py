@@ -50,6 +50,7 @@ from app.common.ids import MAX_CHARS, PATTERN, keys_of, public_id_from
 from app.common.pages import Bound
 from app.common.schema_errors import IDEMPOTENCY_KEY_PATTERN, MAX_IDEMPOTENCY_KEY_CHARS
 from app.common.texts import is_sendable
+from app.database.citus import about
 from app.http.bodies import (
     CLIENT_CLOSED_REQUEST,
     HEAVY_SHARE,
@@ -189,13 +190,16 @@ async def call_with_key(
     try:
         while True:
             try:
-                return await call(key)
+                with about(key):
+                    return await call(key)
             except NotFound as error:
                 if error.facts.get(_PARAMETER) != key:
                     raise
-                keys = services(request).conversation_keys
-                other = await keys.find_other(tenant_id, public_id, key)
-                if other is None:
+                other = None
+                if len(keys_of(tenant_id, public_id)) > 1:
+                    async with services(request).database.session() as session:
+                        other = await session.conversations.find_key(tenant_id, public_id)
+                if other is None or other == key:
                     raise
                 key = other
     except ContextError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -35,10 +34,11 @@ from app.blobs.preview import COMPACT_CONTEXT, TOOL_SEARCH
 from app.common.errors import ContextError, NotFound, ValidationError
 from app.common.ids import MAX_CHARS
 from app.context.tool_calls import ToolCallResult
+from app.formats import ToolDefinition
 from app.formats.message import FormatName
 from app.http.errors import answer_error, answer_unexpected
 from app.http.routing import call_with_key, services, tenant_of
-from app.prompt.agent_tools import AGENT_TOOLS, AgentTool, Parameter
+from app.prompt.agent_tools import AGENT_TOOLS
 
 INSTRUCTIONS: Final = (
     "Tools to look at what a conversation no longer shows: whole tool outputs, messages that were"
@@ -51,7 +51,7 @@ _CONVERSATION, CONVERSATION_HEADER = "conversation_id", "Context-Conversation-Id
 """The argument of an unbound client and URL parameter of a bound one, and the header for that."""
 _CUT_CHARS = MAX_CHARS + 1  # a text that is cut is too long for an id
 _STATE_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
-_ARGUMENT = Parameter(_CONVERSATION, "string", "Id of the conversation.", minimum=1)
+_ARGUMENT = {"type": "string", "description": "Id of the conversation."}
 
 _Context = ServerRequestContext[Any, Request]
 
@@ -102,7 +102,7 @@ async def _call(
         raise MCPError(INVALID_PARAMS, detail)
     try:
         async with asyncio.timeout(deadline_seconds):
-            return await _call_tool(request, AGENT_TOOLS[params.name], params.arguments or {})
+            return await _call_tool(request, params.name, params.arguments or {})
     except TimeoutError:
         return _failed(f"{params.name} took longer than {deadline_seconds:g} s and was cancelled.")
     except ContextError as error:
@@ -112,28 +112,25 @@ async def _call(
         raise MCPError(INTERNAL_ERROR, UNEXPECTED) from None
 
 
-async def _call_tool(
-    request: Request, tool: AgentTool, arguments: dict[str, Any]
-) -> CallToolResult:
+async def _call_tool(request: Request, name: str, arguments: dict[str, Any]) -> CallToolResult:
     bound = _bound_to(request)
     if bound is not None:
-        return await _execute(request, tool, bound, arguments)
+        return await _execute(request, name, bound, arguments)
     tool_arguments = dict(arguments)
     named = tool_arguments.pop(_CONVERSATION, None)
     if not isinstance(named, str):
-        takes = ", ".join(item.usage for item in _unbound(tool).parameters)
-        return _failed(f"{tool.name} was not run: {_CONVERSATION} is required. It takes {takes}.")
+        return _failed(f"{name} was not run: {_CONVERSATION} is required.")
     try:
-        return await _execute(request, tool, named, tool_arguments)
+        return await _execute(request, name, named, tool_arguments)
     except NotFound as error:
         return _failed(error.detail)
 
 
 async def _execute(
-    request: Request, tool: AgentTool, named: str, arguments: dict[str, Any]
+    request: Request, name: str, named: str, arguments: dict[str, Any]
 ) -> CallToolResult:
     """Execute a call in Anthropic's format, whose results have `is_error` like those of MCP."""
-    call = {"type": "tool_use", "id": tool.name, "name": tool.name, "input": arguments}
+    call = {"type": "tool_use", "id": name, "name": name, "input": arguments}
 
     async def answered(key: str) -> ToolCallResult:
         tool_calls = services(request).tool_calls
@@ -162,19 +159,17 @@ def _request_of(context: _Context) -> Request:
     return context.request
 
 
-def _unbound(tool: AgentTool) -> AgentTool:
-    """Return a tool for unbound clients."""
-    return replace(tool, parameters=(_ARGUMENT, *tool.parameters))
-
-
-def _listed(tool: AgentTool, is_unbound: bool) -> Tool:
-    definition = (_unbound(tool) if is_unbound else tool).definition
+def _listed(tool: ToolDefinition, is_unbound: bool) -> Tool:
+    schema = dict(tool.parameters)
+    if is_unbound:
+        schema["properties"] = {_CONVERSATION: _ARGUMENT, **schema["properties"]}
+        schema["required"] = [_CONVERSATION, *schema["required"]]
     title = tool.name.replace("_", " ").capitalize()
     return Tool(
-        name=definition.name,
+        name=tool.name,
         title=title,
-        description=definition.description,
-        input_schema=dict(definition.parameters),
+        description=tool.description,
+        input_schema=schema,
         annotations=ToolAnnotations(
             title=title,
             read_only_hint=tool.name not in _STATE_CHANGING,

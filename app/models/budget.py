@@ -4,7 +4,7 @@
    ratio is relative to it. The output limit is a limit of its own.
 2. Some models limit their input apart from their output. `total` is then at most that input limit
    plus the reserved output, so that `total - max_output_tokens` always fits.
-3. The components sum to `used_tokens`. They are those of the payload that is returned. It fits when
+3. The components sum to `tokens_used`. They are those of the payload that is returned. It fits when
    used tokens plus the safety margin are within the effective window.
 4. `used >= ratio x effective_window` reaches a level. Pressure is the highest level reached.
    `notice` is no level: it never changes what is built.
@@ -14,13 +14,11 @@ Calibration corrects counts by the usage that providers report:
 5. The factor of a model is reported over counted tokens. Both are sums that decay with each report.
    Before the first report it is that of the model's family. The margin is the mean deviation of
    reports from what the factor before them predicted, once there are enough reports.
-6. Reports are ignored for payloads that are too small, and for ratios that no tokenizer explains.
+6. Reports are ignored for payloads that are too small, for ratios that no tokenizer explains, and
+   for payloads with much reasoning or sealed text: only the provider knows what these stand for.
 7. A factor above 1 applies at once, one below 1 only with enough reports: too large a count wastes
    tokens, but too small a count gets a request refused. A count by the model's own tokenizer is
    never lowered.
-8. Reasoning and sealed text have a factor of their own, beside the model's: what they stand for is
-   known to the provider only, and not every call is billed for them. A report of a payload with
-   much of them is one of that factor alone. It begins as if `SEALED_PRIOR` tokens had been right.
 """
 
 from __future__ import annotations
@@ -164,7 +162,7 @@ def resolve_context_window(
         raise ValidationError.at("/max_output_tokens", "The output limit must be positive")
     named = policy if requested is None else requested
     if named is not None and named <= 0:
-        pointer = "/policy" if requested is None else "/max_context_tokens"
+        pointer = "/policy" if requested is None else "/context_window"
         raise ValidationError.at(pointer, "Context limit must be positive")
     has_own = tenant is not None and bool(tenant.context_window or tenant.max_input_tokens)
     model = tenant if has_own else info
@@ -204,11 +202,7 @@ MIN_RATIO, MIN_ESTIMATE_RATIO = 0.6, 0.4
 MIN_MARGIN = 0.02
 ENOUGH_REPORTS = 3
 SEALED_SHARE = 0.1
-"""The share of a payload from which on a report says more about its sealed part than its text."""
-SEALED_PRIOR = 1_000
-"""Tokens that count as right before any report, and the most that one report weighs."""
-MIN_SEALED = 0.25
-"""The minimum of its factor: what one call leaves out of the bill, the next one may have in it."""
+"""The share of reasoning and sealed text from which on a report is ignored."""
 _DIGITS = 3
 
 
@@ -219,7 +213,6 @@ class Calibration:
     factor: float
     margin: float
     reports: int
-    sealed: float = 1.0
 
     def applied(self, start: float, *, exact: bool) -> Calibration:
         """Return the calibration that builds use (rule 7): it does not change with every report.
@@ -231,45 +224,19 @@ class Calibration:
         factor = self.factor if reports else start
         if exact or reports < ENOUGH_REPORTS:
             factor = max(1.0, factor)
-        sealed = round(min(max(self.sealed, MIN_SEALED), MAX_RATIO), 2)
-        return Calibration(round(factor, _DIGITS), round(self.margin, _DIGITS), reports, sealed)
+        return Calibration(round(factor, _DIGITS), round(self.margin, _DIGITS), reports)
 
 
 NO_REPORTS = Calibration(1.0, INEXACT_MARGIN, 0)
 """The calibration of a model before its first report."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """What a report says of a payload's text, or with `is_sealed` of its sealed part."""
-
-    reported: int
-    counted: int
-    is_sealed: bool = False
-
-
-def lesson_of(
-    reported: int, counted: int, sealed: int, counter: str, applied: Calibration
-) -> Lesson | None:
-    """Return what a report says about a count, None for nothing (rules 6 and 8).
-
-    `sealed` tokens of the count are of reasoning and sealed text.
-    """
-    if counted < MIN_COUNTED:
-        return None
-    text, factor = counted - sealed, applied.factor
+def teaches(reported: int, counted: int, sealed: int, counter: str) -> bool:
+    """Whether a report says something about a count, of which `sealed` tokens are (rule 6)."""
+    if counted < MIN_COUNTED or sealed >= SEALED_SHARE * counted:
+        return False
     min_ratio = MIN_RATIO if counter == CounterName.TOKENIZER else MIN_ESTIMATE_RATIO
-    is_sealed = sealed > 0 and sealed >= SEALED_SHARE * counted
-    if is_sealed:
-        beside, part = round(text * factor), max(1, round(sealed * factor))
-        is_plausible = reported >= min_ratio * beside
-    else:
-        beside, part = round(sealed * factor * applied.sealed), text
-        is_plausible = reported - beside >= min_ratio * part
-    if not is_plausible or reported - beside > MAX_RATIO * part:
-        return None
-    share = min(1.0, SEALED_PRIOR / part) if is_sealed else 1.0
-    return Lesson(max(0, round(share * (reported - beside))), round(share * part), is_sealed)
+    return min_ratio * counted <= reported <= MAX_RATIO * counted
 
 
 def safety_margin(own: float, factor: float, calibration: Calibration) -> float:
@@ -287,10 +254,8 @@ def safety_margin(own: float, factor: float, calibration: Calibration) -> float:
 @answer()
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A count by the service, and its accuracy."""
+    """How the service counted, and how accurate that is."""
 
-    tokens: int
-    """Tokens of the payload."""
     method: str
     """The counter, and its correction by reports."""
     margin: float
@@ -300,14 +265,14 @@ class Estimate:
 
 
 def estimate_of(
-    tokens: int, counter: str, factor: float, margin: float, calibration: Calibration | None
+    counter: str, factor: float, margin: float, calibration: Calibration | None
 ) -> Estimate:
     """Return an estimate with its method, such as `tokenizer x 1.31 (5 reports)`."""
     reports = calibration.reports if calibration is not None else 0
     method = f"{counter} x {factor:g}" if reports or factor != 1 else counter
     if reports:
         method += f" ({reports} report{'' if reports == 1 else 's'})"
-    return Estimate(tokens, method, margin, factor)
+    return Estimate(method, margin, factor)
 
 
 # --- the budget of a payload ---
@@ -376,12 +341,12 @@ class ContextBudget:
     """Used by messages."""
     effective_window: int
     """total - max_output_tokens."""
-    used_tokens: int
+    tokens_used: int
     """Sum of the components."""
     remaining_tokens: int
-    """effective_window - used_tokens."""
+    """effective_window - tokens_used."""
     used_percentage: float
-    """used_tokens of effective_window."""
+    """tokens_used of effective_window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +416,7 @@ def measure(usage: Usage, limits: Limits) -> ContextBudget:
         max_output_tokens=limits.max_output_tokens,
         **asdict(usage),
         effective_window=window,
-        used_tokens=used,
+        tokens_used=used,
         remaining_tokens=window - used,
         used_percentage=round(100 * used / window, 2),
     )

@@ -17,11 +17,9 @@ import asyncio
 import logging
 import math
 import os
-import re
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -58,12 +56,8 @@ _DETAILS = {
     "provider_error": "The model's provider failed",
     "bad_answer": "The model's answer cannot be parsed",
 }
-_PLAIN_USAGE = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
-_KEYED = re.compile(
-    r"(?:(openai|anthropic|deepseek|gemini|groq|mistral|openrouter|xai)/|(claude-)|(?:chat)?gpt-|o\d)"
-)
-_OTHER_KEYS = {"ANTHROPIC": "ANTHROPIC_AUTH_TOKEN", "GEMINI": "GOOGLE_API_KEY"}
-"""The second variable that LiteLLM reads a provider's key from."""
+MAX_TOKEN_CHARS = 100
+"""An answer with more characters a token did not keep to its limit."""
 
 
 class LiteLLMGateway:
@@ -72,19 +66,6 @@ class LiteLLMGateway:
     def __init__(self, api_base: str | None = None, api_key: str | None = None) -> None:
         self._api_base = api_base
         self._api_key = api_key
-
-    def missing_key(self, model: str) -> str | None:
-        """Return the variable that the key of a model is missing in, None where one is given.
-
-        None also for a provider that needs no key, or several values. Does not import LiteLLM.
-        """
-        match = _KEYED.match(model)
-        if self._api_key or match is None:
-            return None
-        provider = (match[1] or ("anthropic" if match[2] else "openai")).upper()
-        variable = f"{provider}_API_KEY"
-        given = (variable, _OTHER_KEYS.get(provider, variable))
-        return None if any(os.environ.get(name) for name in given) else variable
 
     def load(self) -> None:
         """Import LiteLLM now (rule 1)."""
@@ -175,14 +156,7 @@ def _retry_after(exc: Exception) -> int | None:
     """Return the seconds of the provider's Retry-After header, None without one."""
     headers = getattr(exc, "litellm_response_headers", None)
     header = str(headers.get("retry-after", "")) if isinstance(headers, Mapping) else ""
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (TypeError, ValueError):
-            return None
-    return math.ceil(max(0.0, seconds)) if math.isfinite(seconds) else None
+    return int(header) if header.isdecimal() and len(header) < 10 else None
 
 
 def _completion(response: Any, call: ModelCall) -> Completion:
@@ -202,17 +176,14 @@ def _completion(response: Any, call: ModelCall) -> Completion:
     native_reason = extra.get("native_finish_reason")
     if isinstance(native_reason, str) and is_context_overflow(native_reason):
         raise _unavailable("context_window", call.model)
-    billed = _billed(usage.model_dump()) if usage is not None else TokenUsage()
-    return Completion(str(message.content or ""), reason, billed, bool(message.tool_calls))
-
-
-def _billed(usage: Mapping[str, Any]) -> TokenUsage:
-    """Return the tokens of a usage object; with impossible cached tokens, none is cached."""
-    try:
-        return read_usage(usage, LOG_FORMAT).billed
-    except ValidationError:
-        plain = {name: usage.get(name) for name in _PLAIN_USAGE}
-        return read_usage(plain, LOG_FORMAT).billed
+    billed = TokenUsage()
+    if usage is not None:
+        with suppress(ValidationError):  # impossible numbers
+            billed = read_usage(usage.model_dump(), LOG_FORMAT).billed
+    text = str(message.content or "")
+    if len(text) > MAX_TOKEN_CHARS * (call.max_tokens + 1_000):
+        raise _unavailable("bad_answer", call.model)
+    return Completion(text, reason, billed, bool(message.tool_calls))
 
 
 # --- the circuit breaker ---

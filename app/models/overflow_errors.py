@@ -37,8 +37,6 @@ _MIN_STRING_CHARS = 10_000
 _NEVER_BY_WORDS = frozenset({401, 402, 403, 404, 429})
 _MIN_ROOM_SHARE, _MIN_ROOM_TOKENS = 0.25, 2_000
 """What lowering the output has to leave at least: a share of what was requested, or so much."""
-_MANY_IMAGES = 20
-"""How many images no provider counts as too many, whatever their size."""
 _ECHOES = frozenset({"input", "messages", "request", "prompt", "contents", "loc"})
 """Fields in which a provider quotes the request: their text is that of the conversation."""
 
@@ -59,16 +57,12 @@ class VerdictKind(StrEnum):
 class Verdict:
     """What an error says; of an output that is too large also its limit in tokens, if named.
 
-    With `exceeds_window` a smaller input would help. Of refused media, `keep_media` is how many may
-    stay at most where they are too many, and `item_index` is the place of the item with a bad one,
-    if named.
+    With `exceeds_window` a smaller input would help.
     """
 
     kind: VerdictKind
     exceeds_window: bool = False
     output_limit: int | None = None
-    keep_media: int | None = None
-    item_index: int | None = None
 
     def lowered_output(self, max_output_tokens: int) -> int:
         """Return the output limit to try next: the named one, else half of the present one."""
@@ -87,10 +81,6 @@ _ANTHROPIC_SUM = re.compile(rf"exceed context limit: {_N} \+ {_N} > {_N}")
 _OUTPUT_LIMIT = re.compile(
     rf"(?:(?:at most|limit of|equal to|<=?|>|\[\d+,|exceed|maximum output tokens) ?\(?{_N}"
     rf"|to {_N} (\(exclusive\)))"
-)
-_MANY_MEDIA = (
-    r"too (?:many|much) (?:images|media|documents)|many-image requests|\bpdf pages\b"
-    r"|\bmax(?:imum)? (?:number )?of (?:\d+ )?(?:images|media|files)"
 )
 _CODE = re.compile(
     r"\b(?:(?:model_)?context_(?:length|window|limit)_exceeded|contextwindowexceedederror"
@@ -119,7 +109,8 @@ _WORDS: Final = [
         ),
         (
             VerdictKind.MEDIA_REFUSED,
-            _MANY_MEDIA,
+            r"too (?:many|much) (?:images|media|documents)|many-image requests|\bpdf pages\b",
+            r"\bmax(?:imum)? (?:number )?of (?:\d+ )?(?:images|media|files)",
             r"could not process (?:image|pdf|document|file)|unsupported image|invalid_image",
             r"(?<!of )\b(?:image|file|attachment|audio|video|document|pdf)s?\b(?: \w{1,20}){0,3} "
             r"(?:exceeds?|too large|too big|too long)\b|not represent a valid image",
@@ -182,7 +173,6 @@ _OTHER_LIMIT: Final = re.compile(
 )
 _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|[nrt])")
 _QUOTES = re.compile(r"[`'\"\\‘’“”]")  # noqa: RUF001 - quotes
-_ITEM_INDEX = re.compile(r"\b(?:messages|contents)[.\[](\d{1,6})\b")
 
 
 def judge_error(error: Error, status: int | None = None) -> Verdict:
@@ -200,11 +190,8 @@ def judge_error(error: Error, status: int | None = None) -> Verdict:
         limit = _OUTPUT_LIMIT.search(text)
         named = _number(limit[1] or limit[2]) - bool(limit[3]) if limit is not None else 0
         return Verdict(kind, output_limit=named or None)
-    if kind is VerdictKind.MEDIA_REFUSED and not re.search(_MANY_MEDIA, text):
-        place = _ITEM_INDEX.search(text)
-        return Verdict(kind, item_index=int(place[1]) if place else None)
     if kind is not None:
-        return Verdict(kind, keep_media=_MANY_IMAGES if kind == VerdictKind.MEDIA_REFUSED else None)
+        return Verdict(kind)
     return _INPUT if _is_too_long(text, status) else _OTHER
 
 

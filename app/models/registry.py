@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -122,7 +123,7 @@ def _provider(name: str, entry: Mapping[str, Any]) -> str:
     return str(entry.get("litellm_provider") or name.partition("/")[0])
 
 
-def _info(name: str, entry: Mapping[str, Any], map_version: str) -> ModelInfo | None:
+def _info(name: str, entry: Mapping[str, Any], source: str) -> ModelInfo | None:
     """Return a model from its entry, None for an entry without limits."""
     window, output_limit = (
         int(value) if isinstance(value, int | float) and value > 0 else None
@@ -132,37 +133,24 @@ def _info(name: str, entry: Mapping[str, Any], map_version: str) -> ModelInfo | 
         return None
     provider = _provider(name, entry)
     tokenizer = tokenizer_of(name) if provider in _OPENAI_PROVIDERS else "unknown"
-    max_input, limit_source = None, f"{map_version}: max_input_tokens, taken as the whole window"
-    total = (window or 0) + (output_limit or 0)
+    max_input, total = None, (window or 0) + (output_limit or 0)
     if window and total in _OPENAI_WINDOWS and name.rpartition("/")[2].startswith("gpt-"):
         window, max_input = total, window
-        limit_source = (
-            f"{map_version}: max_input_tokens is input only, + max_output_tokens = {total:,}"
-        )
-    prices = {
+    given: dict[str, Any] = {
         field: float(price)
         for field, key in zip(PRICE_FIELDS, _PRICE_KEYS, strict=True)
         if isinstance(price := entry.get(key), int | float) and price >= 0
     }
     minimum = entry.get("prompt_cache_min_tokens") or None
-    minimum_source = f"{map_version}: prompt_cache_min_tokens"
-    if minimum is None and tokenizer == O200K and "cache_read_price" in prices:
-        minimum, minimum_source = _OPENAI_MIN_CACHED_TOKENS, "OpenAI's prompt caching guide"
-    source = entry.get("source")
-    price_source = f"{map_version}, {source}" if isinstance(source, str) else map_version
-    numbers = (
-        ("context_window", window, limit_source),
-        ("max_input_tokens", max_input, limit_source),
-        ("max_output_tokens", output_limit, f"{map_version}: max_output_tokens"),
-        ("cache_minimum_tokens", minimum, minimum_source),
-        *((field, price, price_source) for field, price in prices.items()),
-    )
-    given: dict[str, Any] = {field: number for field, number, _ in numbers if number is not None}
+    if minimum is None and tokenizer == O200K and "cache_read_price" in given:
+        minimum = _OPENAI_MIN_CACHED_TOKENS
+    limits = zip(LIMIT_FIELDS, (window, max_input, output_limit, minimum), strict=True)
+    given |= {field: limit for field, limit in limits if limit is not None}
     return ModelInfo(
         model=name,
         tokenizer=tokenizer,
         exact=tokenizer == O200K,
-        sources={field: intern(source) for field, _, source in numbers if field in given},
+        sources=dict.fromkeys(given, intern(source)),
         # OpenAI always accepts later system text. Anthropic itself supports tool search for all
         # models that the map lists; the map marks it for those that others host.
         tool_search=entry.get("supports_tool_search") is True or provider == "anthropic",
@@ -175,16 +163,11 @@ def _info(name: str, entry: Mapping[str, Any], map_version: str) -> ModelInfo | 
 
 
 def _built_in_info(name: str) -> ModelInfo:
-    tokenizer = tokenizer_of(name)
-    return ModelInfo(
-        model=name,
-        context_window=BUILT_IN_WINDOWS[name],
-        tokenizer=tokenizer,
-        exact=tokenizer == O200K,
-        mid_conversation_system=tokenizer != "unknown",
-        start_factor=start_factor(name),
-        sources={"context_window": "built-in defaults"},
-    )
+    provider = "openai" if name.startswith("gpt-") else ""
+    entry = {"max_input_tokens": BUILT_IN_WINDOWS[name], "litellm_provider": provider}
+    info = _info(name, entry, "built-in defaults")
+    assert info is not None, "it has a window"
+    return info
 
 
 def tokenizer_of(name: str) -> str:
@@ -233,18 +216,14 @@ def assumed_info(name: str, known: Iterable[ModelInfo]) -> ModelInfo | None:
     if not ranked:
         return None
     found = max(ranked, key=lambda each: each[0])[1]
-    return ModelInfo(
+    unknown: dict[str, Any] = dict.fromkeys(PRICE_FIELDS)
+    known_limits = [field for field in LIMIT_FIELDS if getattr(found, field) is not None]
+    return replace(
+        found,
         model=name,
-        tokenizer=found.tokenizer,
-        sources={
-            field: f"assumed to be that of {found.model}"
-            for field in LIMIT_FIELDS
-            if getattr(found, field) is not None
-        },
-        tool_search=found.tool_search,
-        cache_breakpoint=found.cache_breakpoint,
-        mid_conversation_system=found.mid_conversation_system,
+        exact=False,
+        sources=dict.fromkeys(known_limits, f"assumed to be that of {found.model}"),
         start_factor=start_factor(name),
         assumed_from=found.model,
-        **{field: getattr(found, field) for field in LIMIT_FIELDS},
+        **unknown,
     )

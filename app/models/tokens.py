@@ -53,7 +53,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from app.common.texts import sendable
 from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition, json_fields
 from app.formats.base import Original, Provider
-from app.formats.media import is_base64, media_type_of, sniffed_type, split_data_url
+from app.formats.media import media_type_of, sniffed_type, split_data_url, strict_base64
 from app.formats.message import (
     LOG_FORMAT,
     File,
@@ -219,7 +219,7 @@ def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         if not isinstance(text, str):
             continue
         inline = split_data_url(text) if key in _URL_FIELDS else None
-        if inline is not None and is_base64(inline[1]):
+        if inline is not None and strict_base64(inline[1]) is not None:
             media[key] = (inline[0] or "", inline[1])
         elif is_image and key == "result":
             media[key] = (sniffed_type(text) or "image/png", text)
@@ -227,7 +227,7 @@ def _media_in(block: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     named += [f"audio/{block['format']}" if isinstance(block.get("format"), str) else None]
     kind, data = next((kind for kind in named if isinstance(kind, str)), None), block.get("data")
     is_text = block.get("type") == "text"
-    if kind is not None and isinstance(data, str) and not is_text and is_base64(data):
+    if kind is not None and isinstance(data, str) and not is_text and strict_base64(data):
         media["data"] = (kind, data)
     return media
 

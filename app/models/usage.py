@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -126,36 +125,20 @@ class CallUsage:
     has_steps: bool = False
 
 
-_NAMES: Mapping[str, Mapping[str, str]] = {
-    "gemini": {
-        "input": "prompt_token_count promptTokenCount",
-        "beside": "tool_use_prompt_token_count toolUsePromptTokenCount",
-        "output": "candidates_token_count candidatesTokenCount",
-        "thoughts": "thoughts_token_count thoughtsTokenCount",
-        "read": "cached_content_token_count cachedContentTokenCount",
-    },
-    "chat": {
-        "input": "prompt_tokens",
-        "output": "completion_tokens",
-        "read": "prompt_tokens_details/cached_tokens cache_read_input_tokens"
-        " prompt_cache_hit_tokens",
-        "written": "prompt_tokens_details/cache_write_tokens"
-        " prompt_tokens_details/cache_creation_tokens cache_creation_input_tokens",
-    },
-    "responses": {
-        "input": "input_tokens",
-        "output": "output_tokens",
-        "read": "input_tokens_details/cached_tokens",
-        "written": "input_tokens_details/cache_write_tokens",
-    },
-    "anthropic": {
-        "input": "input_tokens",
-        "output": "output_tokens",
-        "read": "cache_read_input_tokens",
-        "written": "cache_creation_input_tokens",
-    },
-}
-"""The fields of each shape, a number's other names beside the first one."""
+_INPUT = "prompt_tokens prompt_token_count promptTokenCount input_tokens"
+_BESIDE = "tool_use_prompt_token_count toolUsePromptTokenCount"
+_OUTPUT = "completion_tokens candidates_token_count candidatesTokenCount output_tokens"
+_THOUGHTS = "thoughts_token_count thoughtsTokenCount"
+_READ = (
+    "cached_content_token_count cachedContentTokenCount cache_read_input_tokens"
+    " prompt_cache_hit_tokens prompt_tokens_details/cached_tokens"
+    " input_tokens_details/cached_tokens"
+)
+_WRITTEN = (
+    "cache_creation_input_tokens prompt_tokens_details/cache_write_tokens"
+    " prompt_tokens_details/cache_creation_tokens input_tokens_details/cache_write_tokens"
+)
+"""The fields of a usage object: the names that providers have for each number."""
 
 
 def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
@@ -164,60 +147,48 @@ def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
     LiteLLM reports OpenAI Chat's shape, with fields of other providers. Unknown fields are
     ignored. Raises ValidationError for an object of no provider, and at an impossible number.
     """
-    shape = _shape_of(raw, format)
-    if shape is None:
+    names = {name for name, value in raw.items() if value is not None}
+    if names.isdisjoint(_INPUT.split()):
         raise ValidationError.at("/usage", "This is the usage object of no known provider")
-    last = billed = _step(raw, shape, "/usage")
+    # OpenAI Responses includes cached tokens in `input_tokens`, Anthropic does not; the format
+    # decides about an object that has the fields of both.
+    is_responses = "input_tokens_details" in names and not (
+        format is FormatName.ANTHROPIC and any(name.startswith("cache_") for name in names)
+    )
+    is_anthropic = names & set(_INPUT.split()) == {"input_tokens"} and not is_responses
+    last = billed = _step(raw, "/usage", is_anthropic=is_anthropic)
     steps = raw.get("iterations") or ()
     if not isinstance(steps, list | tuple):
         raise ValidationError.at("/usage/iterations", "A list is required")
     requests = raw.get("server_tool_use")
     counts = requests.values() if isinstance(requests, Mapping) else ()
     has_steps = len(steps) > 1 or any(isinstance(count, int) and count > 0 for count in counts)
-    has_steps = has_steps or _tokens(raw, _NAMES["gemini"]["beside"], "/usage") > 0
+    has_steps = has_steps or _tokens(raw, _BESIDE, "/usage") > 0
     for index, step in enumerate(steps):
         pointer = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):
             raise ValidationError.at(pointer, "An object is required")
         if step.get("type") in ("message", "fallback_message"):
-            last = _step(step, "anthropic", pointer)
+            last = _step(step, pointer, is_anthropic=True)
         elif step.get("type") == "compaction":
-            own = _step(step, "anthropic", pointer).counts
+            own = _step(step, pointer, is_anthropic=True).counts
             billed = TokenUsage(*map(sum, zip(billed.counts, own, strict=True)))
             has_steps = True
     return CallUsage(last, billed, has_steps)
 
 
-def _shape_of(raw: Mapping[str, Any], format: FormatName) -> str | None:
-    """Return the shape of a usage object by its input, None for an object of no known provider.
-
-    OpenAI Responses includes cached tokens in `input_tokens`, Anthropic does not; the format
-    decides about an object that has the fields of both.
-    """
-    names = {name for name, value in raw.items() if value is not None}
-    for shape in ("gemini", "chat"):
-        if names & set(_NAMES[shape]["input"].split()):
-            return shape
-    if "input_tokens" not in names:
-        return None
-    is_anthropic = format is FormatName.ANTHROPIC and any(n.startswith("cache_") for n in names)
-    return "responses" if "input_tokens_details" in names and not is_anthropic else "anthropic"
-
-
-def _step(raw: Mapping[str, Any], shape: str, at: str) -> TokenUsage:
-    names = _NAMES[shape]
-    if all(raw.get(name) is None for name in names["input"].split()):
-        raise ValidationError.at(f"{at}/{names['input']}", "The tokens of the input are required")
-    found = {kind: _tokens(raw, paths, at) for kind, paths in names.items()}
-    sent, read, written = found["input"], found["read"], found.get("written", 0)
-    output = found["output"] + found.get("thoughts", 0)
-    if shape == "anthropic":
+def _step(raw: Mapping[str, Any], at: str, *, is_anthropic: bool) -> TokenUsage:
+    if all(raw.get(name) is None for name in _INPUT.split()):
+        raise ValidationError.at(f"{at}/input_tokens", "The tokens of the input are required")
+    sent, read, written = (_tokens(raw, names, at) for names in (_INPUT, _READ, _WRITTEN))
+    output = _tokens(raw, _OUTPUT, at) + _tokens(raw, _THOUGHTS, at)
+    if is_anthropic:
         return TokenUsage(sent, output, written, read)
     if max(read, written) > sent:
-        pointer = f"{at}/{re.split('[/ ]', names['read'])[0]}"
-        raise ValidationError.at(pointer, f"More cached tokens than the {sent} of the input")
+        raise ValidationError.at(at, f"More cached tokens than the {sent} of the input")
     written = min(written, sent - read)  # tokens both read and written count as read
-    return TokenUsage(sent - read - written + found.get("beside", 0), output, written, read)
+    beside = _tokens(raw, _BESIDE, at)
+    return TokenUsage(sent - read - written + beside, output, written, read)
 
 
 def _tokens(raw: Mapping[str, Any], paths: str, at: str) -> int:

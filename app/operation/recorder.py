@@ -7,7 +7,7 @@
 3. The backlog is read from the database on each scrape, for at most a second. If the database does
    not answer in time, those metrics are missing.
 4. A process that serves no other requests, such as a worker, serves `/metrics` by a thread, so that
-   a blocked event loop is visible: a scrape waits for the loop for at most `SCRAPE_SECONDS`.
+   a blocked event loop is visible: then the backlog is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hmac
 import logging
 import os
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import Thread
 from time import perf_counter
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import (
@@ -38,7 +38,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.exposition import ThreadingWSGIServer, _SilentHandler, make_wsgi_app
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
@@ -55,8 +55,6 @@ BACKLOG_TIMEOUT_SECONDS = 1.0
 """How long the database may take to return the backlog (rule 3)."""
 SAMPLE_SECONDS = 5.0
 """How often each of several processes records the state of its pool."""
-PATH = "/metrics"
-SCRAPE_SECONDS = 5.0
 _log = logging.getLogger("app.metrics")
 
 COUNTERS: Mapping[str, tuple[str, ...]] = {
@@ -110,12 +108,15 @@ class Telemetry(Observer):
 
     def __init__(self, version: str = "0", token: str | None = None) -> None:
         self._token = token
-        self._scraped = _Scraped(version)
         self._directory = os.environ.get(DIRECTORY_VARIABLE)
-        self._registry = registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         if self._directory is None:
-            registry.register(self._scraped)
             registry.register(_process_collector())
+        else:
+            self.registry = CollectorRegistry()
+        self.registry.register(_Scraped(self, version, self._directory))
+        if self._directory is not None:
+            MultiProcessCollector(self.registry, self._directory)  # type: ignore[no-untyped-call]
         self._counters = {
             name: Counter(f"context_{name}", text, labels, registry=registry)
             for name, (text, *labels) in COUNTERS.items()
@@ -136,7 +137,8 @@ class Telemetry(Observer):
         }
         self._request_metrics: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._pool: Callable[[], PoolState] | None = None
-        self._read_backlog: Callable[[], Awaitable[Waiting]] | None = None
+        self._read_backlog: Callable[[], Coroutine[Any, Any, Waiting]] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     # --- called by the API and the services -----------------------------------------------
 
@@ -186,33 +188,26 @@ class Telemetry(Observer):
                 saved = max(0, result.before_tokens - result.after_tokens)
                 self._counters["compaction_saved_tokens"].labels(trigger, strategy).inc(saved)
 
-        with self._measured("compaction", trigger, strategy) as measured:
+        with self.measured("compaction", trigger, strategy) as measured:
             yield record
 
-    @contextmanager
-    def calling(self, call: ModelCall) -> Iterator[Callable[[Completion], None]]:
-        """Count a model call; the block passes its completion."""
-
-        def record(answer: Completion) -> None:
-            measured.outcome = "ok"
-            self._counters["llm_cost_usd"].labels(call.model).inc(answer.cost(call.info) or 0.0)
-            usage = answer.usage
-            counts = {"input": usage.sent_tokens, "output": usage.output_tokens}
-            for direction, tokens in counts.items():
-                self._counters["llm_tokens"].labels(call.model, direction).inc(tokens)
-
-        with self._measured("llm_call", call.model) as measured:
-            yield record
+    def called(self, call: ModelCall, answer: Completion) -> None:
+        """Count the tokens and the cost of an answered model call."""
+        self._counters["llm_cost_usd"].labels(call.model).inc(answer.cost(call.info) or 0.0)
+        usage = answer.usage
+        counts = {"input": usage.sent_tokens, "output": usage.output_tokens}
+        for direction, tokens in counts.items():
+            self._counters["llm_tokens"].labels(call.model, direction).inc(tokens)
 
     @contextmanager
     def working(self, job_id: str | None) -> Iterator[None]:
         """Count background work: a due compaction, or a job that a client requested."""
-        with self._measured("job", "due" if job_id is None else "asked") as measured:
+        with self.measured("job", "due" if job_id is None else "asked") as measured:
             yield
             measured.outcome = "done"
 
     @contextmanager
-    def _measured(self, what: str, *labels: str) -> Iterator[_Measured]:
+    def measured(self, what: str, *labels: str) -> Iterator[_Measured]:
         """Count and time a block."""
         started, measured = perf_counter(), _Measured("failed")
         try:
@@ -227,7 +222,9 @@ class Telemetry(Observer):
     # --- scraped --------------------------------------------------------------------------
 
     def watch(
-        self, pool: Callable[[], PoolState], read_backlog: Callable[[], Awaitable[Waiting]]
+        self,
+        pool: Callable[[], PoolState],
+        read_backlog: Callable[[], Coroutine[Any, Any, Waiting]],
     ) -> None:
         """Read the pool and the backlog from these functions on each scrape."""
         self._pool, self._read_backlog = pool, read_backlog
@@ -241,41 +238,27 @@ class Telemetry(Observer):
 
     async def scrape(self) -> tuple[bytes, str]:
         """Return all metrics as text, and its media type."""
-        self._scraped.waiting = await self._waiting()
-        self._sample()
-        text = await asyncio.to_thread(lambda: generate_latest(self._all()))
+        self.loop = asyncio.get_running_loop()
+        text = await asyncio.to_thread(generate_latest, self.registry)
         return text, CONTENT_TYPE_PLAIN_0_0_4
 
-    def _all(self) -> CollectorRegistry:
-        """Return the metrics of this process, or of all processes that share a directory."""
-        if self._directory is None:
-            return self._registry
-        for path in Path(self._directory).glob("gauge_live*_*.db"):
-            pid = int(path.stem.rpartition("_")[2])
-            with suppress(PermissionError):  # it runs as another user
-                try:
-                    os.kill(pid, 0)
-                except ProcessLookupError:
-                    mark_process_dead(pid, self._directory)  # type: ignore[no-untyped-call]
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, self._directory)  # type: ignore[no-untyped-call]
-        registry.register(self._scraped)
-        return registry
-
-    def _sample(self) -> None:
+    def sample(self) -> None:
         """Record the state of the pool."""
         if self._pool is not None:
             pool = self._pool()
             for name in ("size", "in_use", "waiting", "limit"):
                 self._gauges[f"pool_{name}"].set(getattr(pool, name))
 
-    async def _waiting(self) -> Waiting | None:
-        """Return the backlog, None if the database does not answer in time (rule 3)."""
-        if self._read_backlog is not None:
-            with suppress(ServiceUnavailable, TimeoutError):
-                async with asyncio.timeout(BACKLOG_TIMEOUT_SECONDS):
-                    return await self._read_backlog()
-        return None
+    def waiting(self) -> Waiting | None:
+        """Return the backlog for another thread, None if it is not read in time (rule 3)."""
+        if self._read_backlog is None or self.loop is None:
+            return None
+        reading = asyncio.run_coroutine_threadsafe(self._read_backlog(), self.loop)
+        try:
+            return reading.result(BACKLOG_TIMEOUT_SECONDS)
+        except (ServiceUnavailable, TimeoutError):
+            reading.cancel()
+            return None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -283,7 +266,7 @@ class Telemetry(Observer):
 
         async def sample_periodically() -> None:
             while self._directory is not None:
-                self._sample()
+                self.sample()
                 await asyncio.sleep(SAMPLE_SECONDS)
 
         sampling = asyncio.create_task(sample_periodically())
@@ -293,56 +276,20 @@ class Telemetry(Observer):
             sampling.cancel()
 
 
-class _Silent(WSGIRequestHandler):
-    timeout = SCRAPE_SECONDS  # of slow clients
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log no request."""
-
-
-@contextmanager
-def serving_metrics(telemetry: Telemetry, host: str, port: int) -> Iterator[int | None]:
-    """Serve `/metrics` during the block (rule 4); yields the port.
-
-    If the port is not available, an error is logged and None is yielded.
-    """
-    loop = asyncio.get_running_loop()
+def serve_metrics(telemetry: Telemetry, host: str, port: int) -> int:
+    """Serve `/metrics` by a thread from now on (rule 4), and return the port."""
+    metrics, telemetry.loop = make_wsgi_app(telemetry.registry), asyncio.get_running_loop()
 
     def answered(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        headers = [("Content-Type", "text/plain; charset=utf-8")]
-        if environ["PATH_INFO"] != PATH:
-            status, body = "404 Not Found", b"This port serves /metrics only\n"
-        elif not telemetry.admits(environ.get("HTTP_AUTHORIZATION", "")):
-            status, body = "401 Unauthorized", b"Send CONTEXT_METRICS_TOKEN as a Bearer token\n"
-            headers.append(("WWW-Authenticate", "Bearer"))
-        else:
-            scraping = asyncio.run_coroutine_threadsafe(telemetry.scrape(), loop)
-            try:
-                body, kind = scraping.result(SCRAPE_SECONDS)
-                status, headers = "200 OK", [("Content-Type", kind)]
-            except Exception as error:  # its text, which wsgiref would print, can have content
-                scraping.cancel()
-                _log.error("metrics_failed", extra={"data": {"error": type(error).__name__}})
-                status, body = "503 Service Unavailable", b"The metrics cannot be read now\n"
-        start(status, headers)
-        return [body]
+        if telemetry.admits(environ.get("HTTP_AUTHORIZATION", "")):
+            return metrics(environ, start)  # type: ignore[no-any-return]
+        start("401 Unauthorized", [("WWW-Authenticate", "Bearer")])
+        return [b"Send CONTEXT_METRICS_TOKEN as a Bearer token\n"]
 
-    try:
-        server = make_server(host, port, answered, ThreadingWSGIServer, _Silent)
-    except OSError as error:
-        data = {"port": port, "reason": error.strerror or type(error).__name__}
-        _log.error("metrics_not_served", extra={"data": data})
-        yield None
-        return
-    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
-    thread.start()
+    server = make_server(host, port, answered, ThreadingWSGIServer, _SilentHandler)
+    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     _log.info("metrics_served", extra={"data": {"port": server.server_port}})
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return server.server_port
 
 
 @dataclass(eq=False)
@@ -354,26 +301,36 @@ class MeasuredGateway:
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable as the gateway does."""
-        with self._telemetry.calling(call) as record:
+        with self._telemetry.measured("llm_call", call.model) as measured:
             completion = await self._gateway.complete(call)
-            record(completion)
+            measured.outcome = "ok"
+            self._telemetry.called(call, completion)
         return completion
 
 
 class _Scraped(Collector):
-    """Metrics that are read on each scrape: the version and the backlog."""
+    """Metrics that are read on each scrape: the version, the pool and the backlog."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, telemetry: Telemetry, version: str, directory: str | None) -> None:
+        self._telemetry = telemetry
         self._version = version
-        self.waiting: Waiting | None = None
+        self._directory = directory
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; the backlog is missing while the database is unavailable."""
+        self._telemetry.sample()
+        for path in Path(self._directory).glob("gauge_live*_*.db") if self._directory else ():
+            pid = int(path.stem.rpartition("_")[2])
+            with suppress(PermissionError):  # it runs as another user
+                try:
+                    os.kill(pid, 0)
+                except ProcessLookupError:
+                    mark_process_dead(pid, self._directory)  # type: ignore[no-untyped-call]
         description = "The version of the service"
         info = GaugeMetricFamily("context_service_info", description, labels=("version", "python"))
         info.add_metric((self._version, platform.python_version()), 1)
         yield info
-        if (waiting := self.waiting) is not None:
+        if (waiting := self._telemetry.waiting()) is not None:
             for name, text, value in (
                 ("due_conversations", "Conversations with a due compaction", waiting.due),
                 ("open_jobs", "Queued and running jobs", waiting.jobs),

@@ -19,11 +19,9 @@ from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import media_in
 from app.conversations.view import WHOLE
 from app.formats import PROVIDERS, media
-from app.formats.anthropic import Anthropic
 from app.formats.base import BlockProvider
 from app.formats.json_fields import Raw, Wire
 from app.formats.message import FormatName, Message, Opaque, Part, Role, Text
-from app.formats.openai_chat import OpenAIChat
 from app.formats.reasoning import BLANK_REASONING, DEMANDING, call_of, result_of, text_of
 from app.models.tokens import MESSAGE_OVERHEAD, count_json, count_visible
 from app.payload.assembler import CONTINUE_NOTE, Assembler
@@ -360,11 +358,15 @@ class ResponsesAssembler(ChatAssembler):
         super()._close_calls()
 
 
+_ASSEMBLERS: Mapping[str, type[Assembler]] = {
+    "chat": ChatAssembler,
+    "responses": ResponsesAssembler,
+    "anthropic": AnthropicAssembler,
+    "gemini": GeminiAssembler,
+}
+
+
 def assembler_of(format: FormatName) -> Callable[..., Assembler]:
-    """Return what makes the assembler of a provider, or of the one whose subclass it is."""
+    """Return what makes the assembler that a provider names."""
     provider = PROVIDERS[format]
-    if isinstance(provider, BlockProvider):
-        is_anthropic = isinstance(provider, Anthropic)
-        return partial(AnthropicAssembler if is_anthropic else GeminiAssembler, provider)
-    is_chat = isinstance(provider, OpenAIChat)
-    return partial(ChatAssembler if is_chat else ResponsesAssembler, provider)
+    return partial(_ASSEMBLERS[provider.assembler], provider)

@@ -1,6 +1,5 @@
 """Agent tools: the tools that the service offers to an LLM [agent-tools.definitions].
 
-A tool's JSON schema and the validation of its arguments are made from one list of parameters.
 Arguments are parsed leniently: numbers and booleans may be strings, null means absent, and a number
 above its maximum is lowered to the maximum.
 
@@ -24,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common import json_text
@@ -37,222 +36,150 @@ from app.policy.policy import AGENT_TOOL_NAMES
 DEFAULT_TOOL_MATCHES: Final = 5
 MAX_TOOL_MATCHES: Final = 50
 MAX_QUERY_CHARS: Final = 1000
-"""The maximum length of a query, in characters."""
+"""The maximum length of a query and of any other text in arguments, in characters."""
 
 MAX_LINES: Final = 2000
 MAX_BYTES: Final = 51_200
 MAX_MATCHES: Final = 500
-MAX_CONTEXT_LINES: Final = 20
 
 _MAX_OFFSET = 2**53 - 1  # the largest integer that every JSON parser reads exactly
-_MAX_REF = 256
-_MAX_PATTERN = 1000
-_MAX_QUOTED = 40
-_MAX_UNKNOWN = 5
+_MAX_QUOTED, _MAX_UNKNOWN = 40, 5
+_EXPECTED = {
+    "string": f"a string of 1 to {MAX_QUERY_CHARS:,} characters of plain text",
+    "integer": "a whole number of at least {minimum}",
+    "boolean": "true or false",
+}
 
-ArgumentValue = str | int | bool
+# --- definitions ----------------------------------------------------------------------------------
+# A default is in the text of its parameter as well, which every provider accepts.
 
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a tool; it is required if it has no `default`.
-
-    `minimum` and `maximum` bound an integer, or the length of a string.
-    """
-
-    name: str
-    kind: Literal["string", "integer", "boolean"]
-    description: str
-    default: ArgumentValue | None = None
-    minimum: int = 0
-    maximum: int = _MAX_OFFSET
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The JSON schema; the default is in the description, which every provider accepts."""
-        schema: dict[str, Any] = {"type": self.kind, "description": self.description}
-        if self.kind == "integer":
-            schema["minimum"] = self.minimum
-            if self.maximum != _MAX_OFFSET:
-                schema["maximum"] = self.maximum
-        return schema
-
-    def parse(self, value: object) -> ArgumentValue:
-        """Return the value of an argument; raises ValueError with a text for the model."""
-        if value is None:
-            raise ValueError(f"{self.name} is required")
-        if self.kind != "string" and isinstance(value, str):
-            with suppress(ValueError):
-                value = json_text.loads(value.strip().lower())
-        match self.kind, value:
-            case "string", str():
-                if self.minimum <= len(value) <= self.maximum and is_sendable(value):
-                    return value
-            case "boolean", bool():
-                return value
-            case "integer", int() | float() if not isinstance(value, bool):
-                if value >= self.minimum and value % 1 == 0:
-                    return min(int(value), self.maximum)
-        expected = {
-            "string": f"a string of {self.minimum} to {self.maximum:,} characters of plain text",
-            "integer": f"a whole number of at least {self.minimum}",
-            "boolean": "true or false",
-        }
-        raise ValueError(f"{self.name} must be {expected[self.kind]}")
-
-    @property
-    def usage(self) -> str:
-        """The parameter's name, type and default, for an error message to the model."""
-        kind = "whole number" if self.kind == "integer" else self.kind
-        use = "required" if self.default is None else f"default {json_text.dumps(self.default)}"
-        return f"{self.name} ({kind}, {use})"
+_DEFAULTS: Final[Mapping[str, Mapping[str, int | bool]]] = {
+    READ_LINES: {"offset": 0, "limit": MAX_LINES},
+    GREP: {"ignore_case": False, "before": 0, "after": 0, "limit": 100},
+    READ_BYTES: {"offset": 0, "limit": 4096},
+    TOOL_SEARCH: {"limit": DEFAULT_TOOL_MATCHES},
+    COMPACT_CONTEXT: {},
+    RECALL: {"offset": 0},
+}
 
 
-@dataclass(frozen=True, slots=True)
-class AgentTool:
-    """An agent tool."""
-
-    name: str
-    description: str
-    parameters: tuple[Parameter, ...]
-
-    @property
-    def definition(self) -> ToolDefinition:
-        """The tool definition, rendered like a caller's."""
-        schema: dict[str, Any] = {
-            "type": "object",
-            "properties": {item.name: item.schema for item in self.parameters},
-            "required": [item.name for item in self.parameters if item.default is None],
-            "additionalProperties": False,
-        }
-        return ToolDefinition(self.name, self.description, schema)
-
-    def parse(self, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return arguments with defaults for those left out; None are no JSON object.
-
-        Raises ValidationError; its detail is for the model and lists every invalid argument and the
-        parameters of the tool.
-        """
-        problems = [] if arguments is not None else ["the arguments must be one JSON object"]
-        given = {name: value for name, value in (arguments or {}).items() if value is not None}
-        unknown = given.keys() - {item.name for item in self.parameters}
-        for name in sorted(unknown)[:_MAX_UNKNOWN]:
-            quoted = json_text.dumps(sendable(name[:_MAX_QUOTED]))
-            problems.append(f"there is no argument {quoted}")
-        values: dict[str, ArgumentValue] = {}
-        for item in self.parameters if arguments is not None else ():
-            try:
-                values[item.name] = item.parse(given.get(item.name, item.default))
-            except ValueError as error:
-                problems.append(str(error))
-        if problems:
-            takes = ", ".join(item.usage for item in self.parameters) or "no arguments"
-            reason = "; ".join(problems)
-            raise ValidationError(f"{self.name} was not run: {reason}. It takes {takes}.")
-        return values
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
 
 
-def _count(name: str, description: str, default: int, maximum: int) -> Parameter:
-    return Parameter(name, "integer", description, default, minimum=1, maximum=maximum)
+def _count(description: str, minimum: int, **maximum: int) -> dict[str, Any]:
+    return {"type": "integer", "description": description, "minimum": minimum, **maximum}
 
 
-def _context_lines(name: str) -> Parameter:
-    description = f"Lines {name} each match; 0 by default."
-    return Parameter(name, "integer", description, default=0, maximum=MAX_CONTEXT_LINES)
-
-
-def _text(name: str, description: str, maximum: int) -> Parameter:
-    return Parameter(name, "string", description, minimum=1, maximum=maximum)
-
-
-_REF = _text("ref_id", "The output's ref, exactly as its result gives it.", _MAX_REF)
-_WHOLE = "the whole output of an earlier tool call whose result was cut, stored or trimmed."
-
-AGENT_TOOLS: Final[Mapping[str, AgentTool]] = MappingProxyType(
-    {
-        tool.name: tool
-        for tool in (
-            AgentTool(
-                READ_LINES,
-                f"Read, by numbered lines, {_WHOLE} The answer's end says how to go on.",
-                (
-                    _REF,
-                    Parameter("offset", "integer", "Lines to skip; 0 by default.", default=0),
-                    _count("limit", f"Most lines; {MAX_LINES} by default.", MAX_LINES, MAX_LINES),
-                ),
-            ),
-            AgentTool(
-                GREP,
-                f"Search, line by line, {_WHOLE} Answers as grep -n does.",
-                (
-                    _REF,
-                    _text(
-                        "pattern",
-                        "Regular expression (RE2: no look-arounds, no backreferences).",
-                        _MAX_PATTERN,
-                    ),
-                    Parameter("ignore_case", "boolean", "false by default.", default=False),
-                    _context_lines("before"),
-                    _context_lines("after"),
-                    _count("limit", "Most matches; 100 by default.", 100, MAX_MATCHES),
-                ),
-            ),
-            AgentTool(
-                READ_BYTES,
-                f"Read, by bytes, {_WHOLE} Fit for very long lines. The answer's end says how to"
-                " go on.",
-                (
-                    _REF,
-                    Parameter("offset", "integer", "Bytes to skip; 0 by default.", default=0),
-                    _count("limit", "Most bytes; 4096 by default.", 4096, MAX_BYTES),
-                ),
-            ),
-            AgentTool(
-                TOOL_SEARCH,
-                "Find tools that are not listed here, by what they do. Answers with their"
-                " definitions; the tools found can be called from then on.",
-                (
-                    _text(
-                        "query",
-                        "What the tool should do, in a few words; or its exact name.",
-                        MAX_QUERY_CHARS,
-                    ),
-                    _count(
-                        "limit",
-                        f"Most tools; {DEFAULT_TOOL_MATCHES} by default.",
-                        DEFAULT_TOOL_MATCHES,
-                        MAX_TOOL_MATCHES,
-                    ),
-                ),
-            ),
-            AgentTool(
-                COMPACT_CONTEXT,
-                "Free space in the context: a summary takes the place of earlier messages.",
-                (),
-            ),
-            AgentTool(
-                RECALL,
-                "Search the whole conversation, with all that was summarised or is no longer"
-                " shown. Answers with excerpts of the messages that fit best, and of those around"
-                " them. The answer's end says how to go on.",
-                (
-                    _text(
-                        "query",
-                        "A question, or the words that stood there; names and times help.",
-                        MAX_QUERY_CHARS,
-                    ),
-                    Parameter("offset", "integer", "Messages to skip; 0 by default.", default=0),
-                ),
-            ),
-        )
+def _tool(name: str, description: str, **properties: dict[str, Any]) -> ToolDefinition:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "required": [item for item in properties if item not in _DEFAULTS[name]],
+        "additionalProperties": False,
     }
+    return ToolDefinition(name, description, schema)
+
+
+_REF = _text("The output's ref, exactly as its result gives it.")
+_WHOLE = "the whole output of an earlier tool call whose result was cut, stored or trimmed."
+_TOOLS = (
+    _tool(
+        READ_LINES,
+        f"Read, by numbered lines, {_WHOLE} The answer's end says how to go on.",
+        ref_id=_REF,
+        offset=_count("Lines to skip; 0 by default.", 0),
+        limit=_count(f"Most lines; {MAX_LINES} by default.", 1, maximum=MAX_LINES),
+    ),
+    _tool(
+        GREP,
+        f"Search, line by line, {_WHOLE} Answers as grep -n does.",
+        ref_id=_REF,
+        pattern=_text("Regular expression (RE2: no look-arounds, no backreferences)."),
+        ignore_case={"type": "boolean", "description": "false by default."},
+        before=_count("Lines before each match; 0 by default.", 0, maximum=20),
+        after=_count("Lines after each match; 0 by default.", 0, maximum=20),
+        limit=_count("Most matches; 100 by default.", 1, maximum=MAX_MATCHES),
+    ),
+    _tool(
+        READ_BYTES,
+        f"Read, by bytes, {_WHOLE} Fit for very long lines. The answer's end says how to go on.",
+        ref_id=_REF,
+        offset=_count("Bytes to skip; 0 by default.", 0),
+        limit=_count("Most bytes; 4096 by default.", 1, maximum=MAX_BYTES),
+    ),
+    _tool(
+        TOOL_SEARCH,
+        "Find tools that are not listed here, by what they do. Answers with their definitions; the"
+        " tools found can be called from then on.",
+        query=_text("What the tool should do, in a few words; or its exact name."),
+        limit=_count(
+            f"Most tools; {DEFAULT_TOOL_MATCHES} by default.", 1, maximum=MAX_TOOL_MATCHES
+        ),
+    ),
+    _tool(
+        COMPACT_CONTEXT,
+        "Free space in the context: a summary takes the place of earlier messages.",
+    ),
+    _tool(
+        RECALL,
+        "Search the whole conversation, with all that was summarised or is no longer shown. Answers"
+        " with excerpts of the messages that fit best, and of those around them. The answer's end"
+        " says how to go on.",
+        query=_text("A question, or the words that stood there; names and times help."),
+        offset=_count("Messages to skip; 0 by default.", 0),
+    ),
+)
+AGENT_TOOLS: Final[Mapping[str, ToolDefinition]] = MappingProxyType(
+    {tool.name: tool for tool in _TOOLS}
 )
 """Every agent tool, by name; `ToolCallService` executes them."""
 
 
+def parse_arguments(name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the arguments of a tool with defaults for those left out; None are no JSON object.
+
+    Raises ValidationError; its detail is for the model and lists every invalid argument.
+    """
+    properties: Mapping[str, Any] = AGENT_TOOLS[name].parameters["properties"]
+    problems = [] if arguments is not None else ["the arguments must be one JSON object"]
+    given = {key: value for key, value in (arguments or {}).items() if value is not None}
+    for key in sorted(given.keys() - properties.keys())[:_MAX_UNKNOWN]:
+        problems.append(f"there is no argument {json_text.dumps(sendable(key[:_MAX_QUOTED]))}")
+    values: dict[str, Any] = {}
+    for key, schema in properties.items() if arguments is not None else ():
+        value = given.get(key, _DEFAULTS[name].get(key))
+        values[key] = _parsed(value, schema)
+        if values[key] is None:
+            expected = _EXPECTED[schema["type"]].format_map(schema)
+            problems.append(
+                f"{key} must be {expected}" if value is not None else f"{key} is required"
+            )
+    if problems:
+        raise ValidationError(f"{name} was not run: {'; '.join(problems)}.")
+    return values
+
+
+def _parsed(value: object, schema: Mapping[str, Any]) -> Any:
+    """Return the value of an argument, None for a wrong one."""
+    kind = schema["type"]
+    if kind != "string" and isinstance(value, str):
+        with suppress(ValueError):
+            value = json_text.loads(value.strip().lower())
+    match kind, value:
+        case "string", str() if 0 < len(value) <= MAX_QUERY_CHARS and is_sendable(value):
+            return value
+        case "boolean", bool():
+            return value
+        case "integer", int() | float() if not isinstance(value, bool):
+            if value >= schema["minimum"] and value % 1 == 0:
+                return min(int(value), schema.get("maximum", _MAX_OFFSET))
+    return None
+
+
 def definitions_in(format: FormatName) -> list[dict[str, Any]]:
     """Return the definitions of all tools in a provider's format."""
-    return PROVIDERS[format].tools_to_wire([tool.definition for tool in AGENT_TOOLS.values()])
+    return PROVIDERS[format].tools_to_wire(list(AGENT_TOOLS.values()))
 
 
 # --- deferral -------------------------------------------------------------------------------------

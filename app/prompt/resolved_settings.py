@@ -56,7 +56,7 @@ class RequestSettings:
     format: FormatName = FormatName.OPENAI_CHAT
     model: str | None = None
     max_output_tokens: int | None = None
-    max_context_tokens: int | None = None
+    context_window: int | None = None
     sections: str = "[]"
     tools: str = "[]"
     dynamic: tuple[PromptSection, ...] = field(default=(), compare=False)
@@ -114,7 +114,6 @@ class ResolvedSettings:
     tool_costs: tuple[int, ...] = ()
     left_out_tools: tuple[str, ...] = ()
     raw_dynamic: int = 0
-    sealed_factor: float = 1.0
     _memo: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def required_limits(self) -> Limits:
@@ -359,7 +358,7 @@ class ResolvedSettings:
 
 def agent_tool_definition(name: str) -> ToolDefinition:
     """Return the definition of an agent tool, or of the stub."""
-    return STUB_TOOL if name == STUB_TOOL.name else AGENT_TOOLS[name].definition
+    return STUB_TOOL if name == STUB_TOOL.name else AGENT_TOOLS[name]
 
 
 def tools_from(levels: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[ToolDefinition, ...]:

@@ -130,16 +130,6 @@ NOTE_ROUNDS = 3
 """Rounds after which the percentage in a note includes the note."""
 
 
-def usage_note(percent: int, *, named: bool = True) -> str:
-    """Return the note about the used share of the context window, in whole percent."""
-    if not named:
-        return f"[Context: {percent}% used.]"
-    return (
-        f"[Context: {percent}% used. You can call {COMPACT_CONTEXT} to free space before"
-        " continuing with large operations.]"
-    )
-
-
 def percent_of(used: int, limits: Limits) -> int:
     """Return the used share of the effective window in whole percent."""
     return math.floor(100 * used / limits.effective_window)
@@ -158,7 +148,9 @@ class Notes:
         """The notes in their order."""
         notes = [deferred_note(self.deferred)] if self.deferred else []
         if self.percent is not None:
-            notes.append(usage_note(self.percent, named=self.names_compaction))
+            how = f" You can call {COMPACT_CONTEXT} to free space before continuing with large"
+            how = f"{how} operations." if self.names_compaction else ""
+            notes.append(f"[Context: {self.percent}% used.{how}]")
         return tuple(notes)
 
     @property

@@ -3,11 +3,12 @@
 1. The first line names the format and the conversation; the last line, `end`, has the numbers of
    messages, blobs and lines, and the SHA-256 of the lines between the two.
 2. Every other line is one record: a JSON object whose `type` is its kind. Kinds are in the order
-   of `RecordKind`, and the records of a kind ascend by their keys. A blob is followed by
-   `blob_piece` lines with its bytes, unless it was collected. Earlier versions cut long records
-   into lines of the type `part`, whose texts are joined.
+   of `FIELDS`, and the records of a kind ascend by their keys. A blob is followed by `blob_piece`
+   lines with its bytes, unless it was collected. Earlier versions cut long records into lines of
+   the type `part`, whose texts are joined.
 3. What follows from a message is computed as in an append, and so are the turns and token sums of
-   the log. The database checks the types of what is stored.
+   the log. The database checks the types of what is stored. Columns with a default, and facts of
+   receipts, may be missing: earlier versions had fewer.
 4. What a line says about other lines is checked: seqs, call pairing, blobs and the active
    compaction.
 """
@@ -17,8 +18,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from io import BytesIO
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 from pydantic import TypeAdapter
@@ -26,28 +26,29 @@ from pydantic import TypeAdapter
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, UnpairedToolResult, ValidationError
 from app.common.json_text import StructureLimits
-from app.conversations.compaction_receipt import FACTS, CompactionFacts, Trigger
+from app.conversations.compaction_receipt import EARLIER_FACTS, FACTS, CompactionFacts, Trigger
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.view import View, summary_from, view_from
-from app.conversations.windows.active_window import window_from
+from app.conversations.rows import summaries_from, view_from
+from app.conversations.view import View, window_from
+from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
 from app.policy.policy import StrategyName
-from app.snapshots.rows import COLUMNS, FIELDS, KEYS, RecordKind
+from app.snapshots.rows import FIELDS, KEYS, KINDS
 
 FORMAT = "context-service.conversation"
 VERSION = 1
-_ORDER = {kind: position for position, kind in enumerate(RecordKind)}
-_FIELDS: Mapping[str, Sequence[str]] = {
-    **{kind.value: names for kind, names in FIELDS.items()},
-    "compaction": tuple(COLUMNS[RecordKind.COMPACTION]),
+_ORDER = {kind: position for position, kind in enumerate(FIELDS)}
+LINES: Mapping[str, Sequence[str]] = {
+    **FIELDS,
     "export": ("format", "version", "conversation_id", "created_at", "exported_at"),
     "blob_piece": ("data",),
     "end": ("messages", "blobs", "lines", "sha256"),
 }
-"""The fields of every type of line; none may be missing, and others are not read."""
+"""The fields of every type of line; others are not read."""
+_OPTIONAL = {kind: {*TABLES[table].defaults, *FACTS} for kind, table in KINDS.items()}
 _FACTS, _VIEW = TypeAdapter(CompactionFacts), TypeAdapter(View)
 
 
@@ -58,32 +59,30 @@ _FACTS, _VIEW = TypeAdapter(CompactionFacts), TypeAdapter(View)
 class Line:
     """A line of an export, with its number from 1."""
 
-    number: int
-    type: str
-    fields: dict[str, Any]
+    number: int = 0
+    type: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
 
     def error(self, detail: str, field: str = "") -> ValidationError:
         """Return the error for this line, or for one of its fields; nothing is imported."""
-        pointer = f"/{self.number}/{field}" if field else f"/{self.number}"
-        text = f"{field}: {detail}" if field else detail
-        return ValidationError(
-            f"Line {self.number}: {text}. Nothing was imported",
-            {"line": self.number},
-            (Problem(pointer, detail),),
-        )
+        text = f"Line {self.number}: {field and f'{field}: '}{detail}. Nothing was imported"
+        problem = Problem(f"/{self.number}{field and f'/{field}'}", detail)
+        return ValidationError(text, {"line": self.number}, (problem,))
 
     def too_large(self, what: str, limit: int) -> PayloadTooLarge:
         """Return the error for a line with too many bytes."""
         detail = f"Line {self.number}: {what} at most {limit:,} bytes. Nothing was imported"
         return PayloadTooLarge(detail, {"line": self.number, "limit": limit})
 
-
-def receipt_from(given: Mapping[str, Any]) -> str:
-    """Return the column of a receipt's facts; those that earlier versions lack have defaults."""
-    facts = {name: given[name] for name in FACTS if name in given}
-    checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))
-    StrategyName(checked["strategy"])
-    return json_text.dumps(checked)
+    def read(self, raw: bytes | bytearray) -> Line:
+        """Return the line with the record that it is."""
+        try:
+            record = _loads(bytes(raw))
+        except ValueError as error:
+            raise self.error(f"The line is not JSON: {error}") from error
+        if not isinstance(record, dict) or not isinstance(kind := record.pop("type", None), str):
+            raise self.error("A line is a JSON object with a type")
+        return replace(self, type=kind, fields=record)
 
 
 def read_lines(file: IO[bytes], max_bytes: int) -> Iterator[Line]:
@@ -91,50 +90,35 @@ def read_lines(file: IO[bytes], max_bytes: int) -> Iterator[Line]:
 
     Raises ValidationError or PayloadTooLarge with the number of the line.
     """
-    sha256, parts, line = hashlib.sha256(), BytesIO(), Line(0, "", {})
+    sha256, parts, line = hashlib.sha256(), bytearray(), Line()
     while raw := file.readline(max_bytes + 1):
-        number, previous = line.number + 1, line.type
-        line = Line(number, "", {})
-        if len(raw) > max_bytes or parts.tell() + len(raw) > max_bytes:
+        is_over, line = line.type == "end", Line(line.number + 1)
+        if len(parts) + len(raw) > max_bytes:
             raise line.too_large("a line and its record have", max_bytes)
-        if previous == "end":
+        if is_over:
             raise line.error("There is a line after the end of the export")
         if not raw.endswith(b"\n"):
             raise line.error("The export is cut off: it has no complete last line")
-        line = _parsed(line, raw)
+        line = line.read(raw)
         if line.type == "end":
-            if line.fields.get("lines") != number:
+            if line.fields.get("lines") != line.number:
                 raise line.error(f"The export had {line.fields.get('lines')} lines", "lines")
             if line.fields.get("sha256") != sha256.hexdigest():
                 raise line.error("The lines before differ from those exported", "sha256")
-        elif number > 1:
+        elif line.number > 1:
             sha256.update(raw)
         if line.type == "part":
-            match line.fields:
-                case {"text": str(text), "is_last": bool(is_last), **rest} if not rest:
-                    parts.write(text.encode("utf-8", "surrogatepass"))
-                case _:
-                    raise line.error("A part has a text, and is_last")
-            if not is_last:
+            if not isinstance(text := line.fields.get("text"), str):
+                raise line.error("A part has a text", "text")
+            parts += text.encode("utf-8", "surrogatepass")
+            if not line.fields.get("is_last"):
                 continue
-            line, parts = _parsed(line, parts.getvalue()), BytesIO()
-            if line.type in ("part", "end", "export"):
-                raise line.error("A part holds no record")
-        elif parts.tell():
+            line, parts = line.read(parts), bytearray()
+        elif parts:
             raise line.error("A part of the record before it is missing")
         yield line
     if line.type != "end":
-        raise Line(line.number + 1, "", {}).error("The export is cut off: it has no last line")
-
-
-def _parsed(line: Line, raw: bytes) -> Line:
-    try:
-        record = json_text.loads_within(raw, StructureLimits())
-    except ValueError as error:
-        raise line.error(f"The line is not JSON: {error}") from error
-    if not isinstance(record, dict) or not isinstance(kind := record.pop("type", None), str):
-        raise line.error("A line is a JSON object with a type")
-    return Line(line.number, kind, record)
+        raise Line(line.number + 1).error("The export is cut off: it has no last line")
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -145,75 +129,80 @@ class ImportChecker:
 
     def __init__(self, counter: Callable[[str], CountText]) -> None:
         self._counter = counter
-        self.line = Line(0, "", {})
-        self._last: tuple[int, tuple[Any, ...]] | None = None
+        self.line = Line()
+        self._last: tuple[int, tuple[Any, ...]] = (-1, ())
         self._calls = NO_CALLS
         self._missing_bytes = 0
         self.settings: Mapping[str, Any] = {}
         self.state: Mapping[str, Any] = {}
-        self.head_seq = 0
-        self.blobs = 0
-        self._turns = 0
-        self._tokens = 0
+        self.head_seq = self._blobs = self._turns = self._tokens = 0
 
     def check(self, line: Line) -> Line:
         """Return a line with its fields as they are stored; raises ValidationError."""
-        self.line = line
-        if line.type not in _FIELDS:
-            raise line.error(f"The type {line.type[:40]!r} is unknown", "type")
-        given = line.fields
-        if line.type == RecordKind.COMPACTION:
-            given = {**given, "receipt": receipt_from(given)}
-        for name in _FIELDS[line.type]:
-            if name not in given:
+        self.line, kind, given = line, line.type, line.fields
+        if kind not in LINES:
+            raise line.error(f"The type {kind[:40]!r} is unknown", "type")
+        for name in LINES[kind]:
+            if name not in given and name not in _OPTIONAL.get(kind, ()):
                 raise line.error("is missing", name)
-        fields = {name: given[name] for name in _FIELDS[line.type]}
-        if self._missing_bytes and line.type != "blob_piece":
+        fields: dict[str, Any] = {name: given.get(name) for name in LINES[kind]}
+        if self._missing_bytes and kind != "blob_piece":
             raise line.error(f"The blob before it lacks {self._missing_bytes:,} bytes")
-        if (line.number == 1) != (line.type == "export"):
+        if (line.number == 1) != (kind == "export"):
             raise line.error("The first line, and no other, names the export of a conversation")
-        if line.type == "export":
-            if fields["format"] != FORMAT:
-                raise line.error("This is not the export of a conversation", "format")
-            if fields["version"] != VERSION:
-                raise line.error(f"Only version {VERSION} of the format can be imported", "version")
-        elif line.type == "end":
-            self._check_end(line, fields)
-        elif line.type == "blob_piece":
-            fields["data"] = self._blob_piece(line, fields["data"])
-        else:
-            self._check_record(line, RecordKind(line.type), fields)
+        if kind != "export" and self._last[0] < min(_ORDER.get(kind, 2), 2) - 1:
+            raise line.error("The line with the settings or with the state is missing")
+        match kind:
+            case "export":
+                if fields["format"] != FORMAT:
+                    raise line.error("This is not the export of a conversation", "format")
+                if fields["version"] != VERSION:
+                    detail = f"Only version {VERSION} of the format can be imported"
+                    raise line.error(detail, "version")
+            case "end":
+                self._check_end(line, fields)
+            case "blob_piece":
+                fields["data"] = self._blob_piece(line, fields["data"] or "")
+            case "compaction":
+                named = {EARLIER_FACTS.get(name, name): value for name, value in given.items()}
+                facts = {name: named[name] for name in FACTS if name in named}
+                checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))
+                fields["receipt"] = json_text.dumps(checked)
+                self._check_record(line, fields | checked)
+            case _:
+                self._check_record(line, fields)
         return replace(line, fields=fields)
 
-    def _check_record(self, line: Line, kind: RecordKind, fields: dict[str, Any]) -> None:
+    def _check_record(self, line: Line, fields: dict[str, Any]) -> None:
+        kind = line.type
         place = _ORDER[kind], tuple(fields[name] for name in KEYS.get(kind, ()))
-        if self._last is not None and place <= self._last:
+        if place <= self._last:
             raise line.error(f"This {kind} stands twice, or not in order")
         self._last = place
-        if kind is not RecordKind.SETTINGS:
-            self._require_beginning(line, needs_state=kind is not RecordKind.STATE)
         match kind:
-            case RecordKind.SETTINGS:
+            case "settings":
                 self.settings = fields
-            case RecordKind.STATE:
+            case "state":
                 self._check_state(line, fields)
-            case RecordKind.BLOB:
-                self.blobs += 1
+            case "blob":
+                self._blobs += 1
                 self._missing_bytes = 0 if fields["is_collected"] else fields["byte_size"]
-            case RecordKind.MESSAGE:
+            case "message":
                 self._check_message(line, fields)
-            case RecordKind.BLOB_USE | RecordKind.PIN | RecordKind.REDACTION:
+            case "blob_use" | "pin" | "redaction":
                 if not 0 < fields["seq"] <= self.head_seq:
                     raise line.error("There is no message with this seq", "seq")
-            case RecordKind.COMPACTION:
+            case "compaction":
                 if not 0 <= fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
                     raise line.error("is beyond the log", "span_end")
                 Trigger(fields["trigger"])
+                StrategyName(fields["strategy"])
                 if fields["view"]:
-                    view = view_from(_loads(fields["view"]))
+                    _loads(fields["view"])
+                    view = view_from(fields["view"])
                     _VIEW.validate_json(_VIEW.dump_json(view, warnings=False), strict=True)
-                for summary in _loads(fields["made"]):
-                    summary_from(summary)
+                _loads(fields["made"])
+                summaries_from(fields["made"])
 
     def _blob_piece(self, line: Line, data: str) -> bytes:
         try:
@@ -225,36 +214,24 @@ class ImportChecker:
         self._missing_bytes -= len(piece)
         return piece
 
-    def _require_beginning(self, line: Line, *, needs_state: bool = True) -> None:
-        if not self.settings or (needs_state and not self.state):
-            raise line.error("The line with the settings or with the state is missing")
-
     def _check_state(self, line: Line, fields: dict[str, Any]) -> None:
         end = fields["head_seq"] + 1
         window = window_from(fields["since"], fields["parts"])
         spans = (*window.gaps, *(item.span for item in window.restored))
         if not 0 < window.since <= end or any(span.end > end for span in spans):
             raise line.error("is beyond the log", "since")
-        if fields["cleared_seq"] >= end or any(seq >= end for seq in fields["kept"]):
+        if any(seq >= end for seq in (fields["cleared_seq"], *fields["kept"])):
             raise line.error("is beyond the log", "kept")
         self.state = fields
 
     def _check_message(self, line: Line, fields: dict[str, Any]) -> None:
         """Check a message with those before it, and add its turn and its token sum."""
-        if fields["seq"] != self.head_seq + 1:
-            raise line.error(f"Expected the message with seq {self.head_seq + 1}", "seq")
+        before, calls = self.head_seq, self._calls
+        if fields["seq"] != before + 1:
+            raise line.error(f"Expected the message with seq {before + 1}", "seq")
         raw, message = _message(line, fields)
-        self.head_seq += 1
-        self._turns += message.role is Role.USER and not fields["joins"]
         count = self._counter(self.settings["counter"])
-        draft = derive(raw, message, FormatName(fields["format"]), count)
-        draft = self._with_calls(line, fields, draft)
-        self._tokens += draft.tokens
-        fields |= {**draft.columns, "turn": self._turns, "total_tokens": self._tokens}
-
-    def _with_calls(self, line: Line, fields: Mapping[str, Any], draft: Draft) -> Draft:
-        """Check the place of a message among calls, and return it with the ids of the log."""
-        before, calls = self.head_seq - 1, self._calls
+        draft: Draft = derive(raw, message, FormatName(fields["format"]), count)
         if not fields["joins"]:
             calls = calls.ended(before)  # as by a clear, or in a fork
         try:
@@ -262,18 +239,20 @@ class ImportChecker:
         except UnpairedToolResult as error:
             raise line.error(error.detail, "call_ids") from error
         assert shape is not None, "the calls are known"
-        if shape.drafts[0].joins != fields["joins"]:
+        (draft,) = shape.drafts
+        if draft.joins != fields["joins"]:
             raise line.error("must say whether it belongs to the call group before it", "joins")
         self._calls = shape.after(calls, before)
-        return shape.drafts[0]
+        self.head_seq += 1
+        self._turns += draft.starts_turn
+        self._tokens += draft.tokens
+        fields |= {**draft.columns, "turn": self._turns, "total_tokens": self._tokens}
 
     def _check_end(self, line: Line, fields: Mapping[str, Any]) -> None:
-        self._require_beginning(line)
         counts = (fields["messages"], fields["blobs"], self.state["head_seq"])
-        if counts != (self.head_seq, self.blobs, self.head_seq):
-            raise line.error(
-                f"There are {self.head_seq} messages and {self.blobs} blobs", "messages"
-            )
+        if counts != (self.head_seq, self._blobs, self.head_seq):
+            detail = f"There are {self.head_seq} messages and {self._blobs} blobs"
+            raise line.error(detail, "messages")
         if not {*self.state["open_calls"]} <= self._calls.open.keys():
             raise line.error("The open calls of the state are not those of the log")
 
@@ -284,7 +263,6 @@ class ImportChecker:
         opened = {id: seq for id, seq in calls.open.items() if id in self.state["open_calls"]}
         return {
             **self.state,
-            "counter": self.settings["counter"],
             "open_calls": list(opened),
             "open_seqs": list(opened.values()),
             "group_seq": calls.group_seq,
@@ -293,7 +271,7 @@ class ImportChecker:
         }
 
 
-def _loads(text: str) -> Any:
+def _loads(text: str | bytes) -> Any:
     return json_text.loads_within(text, StructureLimits())
 
 

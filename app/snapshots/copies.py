@@ -19,6 +19,9 @@ from itertools import chain
 from typing import Any
 from uuid import UUID, uuid5
 
+from app.common.ids import public_id_from
+from app.conversations.conversation import Conversation
+from app.conversations.view import Span, count_in, spans_through
 from app.formats import LOG_PROVIDER, PROVIDERS, media
 from app.formats.message import LOG_FORMAT, FormatName, Message, Role
 from app.formats.tools import unnumbered
@@ -32,6 +35,27 @@ ENTRY_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """The messages of one conversation in a snapshot: ascending spans of seqs, each with an end."""
+
+    conversation_id: str
+    public_id: str
+    spans: tuple[Span, ...]
+
+    @property
+    def message_count(self) -> int:
+        """The number of messages."""
+        return count_in(self.spans)
+
+
+def part_of(conversation: Conversation) -> SnapshotPart:
+    """Return the messages in the active window of a conversation."""
+    state = conversation.state
+    spans = tuple(spans_through(state.window.spans, state.head_seq))
+    return SnapshotPart(conversation.conversation_id, conversation.public_id, spans)
+
+
+@dataclass(frozen=True, slots=True)
 class SourceMessage:
     """A message to restore, with its full content and the public id of its conversation."""
 
@@ -42,21 +66,10 @@ class SourceMessage:
     message: Mapping[str, Any]
     size_bytes: int = 0
 
-    def as_appended(self) -> dict[str, Any]:
-        """Return the message as an import appends it: with its id, at its time."""
-        message = PROVIDERS[self.format].enveloped(without_ref(self.message, self.format))
-        return {"timestamp": self.created_at} | message | {"id": self.id}
-
     @property
     def is_result(self) -> bool:
         """Whether it answers earlier calls."""
         return bool(PROVIDERS[self.format].results(self.message))
-
-    def ids_in(self, target_id: str, copy_id: str) -> tuple[str, ...]:
-        """Return the ids that its parts may have in the log of a conversation."""
-        own = (copy_id, self.id) if self.conversation_id == target_id else (copy_id,)
-        count = len(PROVIDERS[self.format].split(self.message))
-        return tuple(f"{id}#{at}" if at else id for id in own for at in range(count))
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -68,6 +81,37 @@ class SourceMessage:
     def own_calls(self) -> tuple[str, ...]:
         """The ids of its calls, without those that have no id in it (rule 2)."""
         return PROVIDERS[self.format].named_calls(self.message)
+
+    def bare(self, calls: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the message without the ref of its output, which the target has no blob of.
+
+        `calls` are the new ids of calls that it makes or answers.
+        """
+        provider, message = PROVIDERS[self.format], deepcopy(dict(self.message))
+        for _, holder in provider.results(message):
+            if isinstance(holder, dict):
+                holder.pop("output_ref", None)
+        for holder, key in provider.call_id_fields(message) if calls else ():
+            if isinstance(call_id := holder.get(key), str):
+                holder[key] = (calls or {}).get(call_id, call_id)
+        return message
+
+    def imported(self) -> dict[str, Any]:
+        """Return the message as an import appends it: with its id, at its time."""
+        message = PROVIDERS[self.format].enveloped(self.bare())
+        return {"timestamp": self.created_at} | message | {"id": self.id}
+
+    def copied(self, id: str, snapshot_id: str, calls: Mapping[str, str]) -> dict[str, Any]:
+        """Return the message as a restore appends it (rule 1)."""
+        message = PROVIDERS[self.format].enveloped(self.bare(calls))
+        origin = {
+            "snapshot_id": snapshot_id,
+            "conversation_id": self.conversation_id,
+            "message_id": self.id,
+        }
+        if (timestamp := message.pop("timestamp", None)) is not None:
+            origin["timestamp"] = timestamp
+        return message | {"id": id, "restored_from": origin}
 
 
 def entry_of(message: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,10 +126,10 @@ def message_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     return bare | dict(entry["given"] or {})
 
 
-def source_of(entry: Mapping[str, Any], size_bytes: int = 0) -> SourceMessage:
+def source_of(entry: Mapping[str, Any]) -> SourceMessage:
     """Return an entry as a message to restore."""
-    names = entry["conversation_id"], entry["id"], entry["created_at"]
-    return SourceMessage(*names, FormatName(entry["format"]), message_of(entry), size_bytes)
+    names = public_id_from(entry["conversation_id"]) or "", entry["id"], entry["created_at"]
+    return SourceMessage(*names, FormatName(entry["format"]), message_of(entry))
 
 
 async def with_results_as_text(
@@ -116,80 +160,44 @@ def copy_id(target_id: str, source: SourceMessage) -> str:
     return str(uuid5(NAMESPACE, f"{target_id}/{source.conversation_id}/{source.id}"))
 
 
-def renamed_calls(calls: Iterable[str], used: Collection[str], origin: str) -> dict[str, str]:
-    """Return unused ids for those calls whose ids are in use (rule 2)."""
-    call_ids = list(calls)
-    unavailable = {*call_ids, *used}
-    renamed: dict[str, str] = {}
-    for call in call_ids:
-        if call not in used or call in renamed:
-            continue
-        number = 0
-        while (new := _call_id(f"{origin}/{call}/{number}")) in unavailable:
-            number += 1
-        unavailable.add(new)
-        renamed[call] = new
-    return renamed
+def names_of(calls: Iterable[str], used: Collection[str], origin: str) -> dict[str, str]:
+    """Return the ids that calls of the copy `origin` have where these ids are used (rule 2)."""
+    return {call: _other_id(call, origin) if call in used else call for call in calls}
 
 
-def pending_calls(
-    calls: Iterable[str], open_calls: Collection[str], origin: str
-) -> dict[str, str] | None:
-    """Return the ids under which copied calls are open, None if one of them is not.
+def new_copies(
+    copies: Mapping[str, SourceMessage],
+    existing: Collection[str],
+    used: Collection[str],
+    open_calls: Collection[str],
+) -> list[tuple[str, SourceMessage, Mapping[str, str]]]:
+    """Return the copies that a log does not have, by their ids, each with the new ids of calls.
 
-    `origin` is the `origin` of their `renamed_calls`.
+    `used` are the ids of calls in its window. A result is left out whose call was copied before and
+    is not open any more.
     """
-    pending: dict[str, str] = {}
-    for call in calls:
-        names = (_call_id(f"{origin}/{call}/0"), call)
-        name = next((name for name in names if name in open_calls), None)
-        if name is None:
-            return None
-        pending[call] = name
-    return pending
+    names: dict[str, str] = {}
+    origin = ""
+    new: list[tuple[str, SourceMessage, Mapping[str, str]]] = []
+    for id, source in copies.items():
+        if not source.is_result:
+            origin = id
+            names |= names_of(source.own_calls, used, origin)
+        calls: Mapping[str, str] = names
+        if source.is_result and origin in existing:
+            calls = {
+                call: name
+                for call in source.answers
+                for name in (call, _other_id(call, origin))
+                if name in open_calls
+            }
+            if calls.keys() < {*source.answers}:
+                continue
+        if id not in existing:
+            new.append((id, source, calls))
+    return new
 
 
-def _call_id(name: str) -> str:
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"call_{digest[:24]}"
-
-
-def copy_of(
-    source: SourceMessage, message_id: str, session_id: str, calls: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return a message as it is appended elsewhere, with its calls renamed (rule 1)."""
-    message = with_calls(without_ref(source.message, source.format), source.format, calls)
-    message = PROVIDERS[source.format].enveloped(message)
-    origin = {
-        "session_id": session_id,
-        "conversation_id": source.conversation_id,
-        "message_id": source.id,
-    }
-    if message.get("timestamp") is not None:
-        origin["timestamp"] = message["timestamp"]
-    rest = {key: value for key, value in message.items() if key != "timestamp"}
-    return rest | {"id": message_id, "restored_from": origin}
-
-
-def without_ref(message: Mapping[str, Any], format: FormatName) -> dict[str, Any]:
-    """Return a message without `output_ref`: the target has no blob of that id."""
-    if not any("output_ref" in holder for _, holder in PROVIDERS[format].results(message)):
-        return dict(message)
-    bare = deepcopy(dict(message))
-    for _, holder in PROVIDERS[format].results(bare):
-        if isinstance(holder, dict):
-            holder.pop("output_ref", None)
-    return bare
-
-
-def with_calls(
-    message: Mapping[str, Any], format: FormatName, ids: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return a message with the ids of its calls, or of the calls it answers, replaced."""
-    if not ids:
-        return dict(message)
-    renamed = deepcopy(dict(message))
-    for holder, key in PROVIDERS[format].call_id_fields(renamed):
-        if isinstance(call_id := holder.get(key), str):
-            holder[key] = ids.get(call_id, call_id)
-    return renamed
+def _other_id(call: str, origin: str) -> str:
+    name = f"{origin}/{call}/0"
+    return f"call_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"

@@ -20,10 +20,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from app.blobs.store import BlobStore
 from app.common import json_text
@@ -31,101 +32,67 @@ from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.lookup import free_key, own_id_of
 from app.conversations.messages.repository import REDACTION_LOCK
+from app.conversations.repository import own_id_of
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.view import Span, View, overlap, spans_through
-from app.conversations.views import kept_seqs
-from app.conversations.windows.active_window import TICK, ActiveWindow, Restored, time_after_clear
-from app.conversations.windows.service import ActiveWindows, find_oldest_at, mentions_in
+from app.conversations.view import (
+    TICK,
+    ActiveWindow,
+    Restored,
+    Span,
+    View,
+    overlap,
+    spans_through,
+    time_after_clear,
+)
+from app.conversations.visible import kept_seqs
+from app.conversations.windows import ActiveWindows, find_oldest_at, mentions_in
 from app.database.connections import Session, Statement
-from app.database.tables import NOT_EXPIRED, TABLES
+from app.database.tables import TABLES
 from app.repositories import Database, Repositories
-from app.snapshots.rows import Shown, set_head, show
+from app.snapshots.rows import ADD, Shown, end_copy, insert_rows, read_settings, rows_of
 
 BATCH_MESSAGES = 5_000
 """Messages that one statement copies, or whose blobs it copies, well within its timeout."""
 COPIES_AT_ONCE = 8
 """Objects of one fork that are copied concurrently."""
 _RECEIPTS_PER_PAGE = 50
-_MAX_ATTEMPTS = 3
 
-COPIED = {
-    table: tuple(TABLES[table].without("conversation_id", *own))
-    for table, own in {
-        "conversations": ("metadata", "own_id", "origin_id", "created_at", "updated_at"),
-        "conversation_versions": (),
-        "messages": (),
-        "pins": (),
-        "redactions": (),
-        "compactions": ("undone_at",),
-        "blobs": (),
-        "blob_uses": (),
-        "blob_chunks": (),
-    }.items()
+COPY_VERSIONS = Statement(insert_rows("version", rows_of("version")))
+# Of compactions a fork has those that were not undone, up to the one that it shows. That one is
+# copied as well if it is undone meanwhile.
+_SHOWN = f"{rows_of('compaction')} AND (undone_at IS NULL OR compaction_id = :compaction_id)"
+COPY_COMPACTIONS = Statement(insert_rows("compaction", _SHOWN, undone_at="NULL"), is_long=True)
+COPIES = {
+    kind: Statement(insert_rows(kind, f"{rows_of(kind)} AND seq > :after_seq"), is_long=True)
+    for kind in ("pin", "redaction", "blob_use", "message")
 }
-"""The columns that are copied to a fork, by table: all but those that a fork has of its own."""
-
-
-def _copied(table: str, rows: str, **others: str) -> str:
-    """Return an INSERT of copies; `rows` begins with FROM, and names the table `source`."""
-    columns = ", ".join((*COPIED[table], *others))
-    values = ", ".join((*(f"source.{name}" for name in COPIED[table]), *others.values()))
-    return f"""INSERT INTO {table} (conversation_id, {columns})
-        SELECT CAST(:fork_id AS uuid), {values} {rows}"""
-
-
-def _from(table: str) -> str:
-    return f"FROM {table} source WHERE source.conversation_id = CAST(:source_id AS uuid)"
-
-
-_ORIGIN = "coalesce(source.origin_id, source.conversation_id)"
-_METADATA = "coalesce(:metadata, source.metadata)"
-_OWN = {"metadata": _METADATA, "own_id": ":own_id", "origin_id": _ORIGIN}
-_VERSIONS = """
-    FROM added
-    JOIN conversation_versions source ON source.conversation_id = CAST(:source_id AS uuid)
-"""
-ADD = Statement(
-    f"""
-        WITH source AS (
-            SELECT * FROM conversations c
-            WHERE c.conversation_id = CAST(:source_id AS uuid) AND c.tenant_id = :tenant_id
-                AND {NOT_EXPIRED}
-        ), added AS (
-            {_copied("conversations", "FROM source", **_OWN)}
-            ON CONFLICT (conversation_id) DO NOTHING
-            RETURNING conversation_id
-        ), versions AS (
-            {_copied("conversation_versions", _VERSIONS)}
-        ), head AS (
-            INSERT INTO heads (conversation_id, counter)
-            SELECT added.conversation_id, 'tokenizer' FROM added
-        )
-        SELECT EXISTS (SELECT FROM source) AS is_there, EXISTS (SELECT FROM added) AS is_added
-        """
+# The worker indexes the rest.
+COPY_WORDS = Statement(
+    """
+        INSERT INTO message_words (conversation_id, first_seq, sizes, words)
+        SELECT CAST(:conversation_id AS uuid), first_seq, sizes, words FROM message_words
+        WHERE conversation_id = CAST(:source_id AS uuid)
+            AND first_seq + cardinality(sizes) <= :head_seq + 1
+        """,
+    is_long=True,
 )
-# An advisory lock orders the end of a fork and a redaction of a message that it has copied: a fork
-# waits for no lock on its source's rows.
-LOCK_REDACTIONS = Statement(f"SELECT pg_advisory_xact_lock_shared({REDACTION_LOCK})")
-REDACTED_VERSION = Statement(
-    "SELECT redacted_version FROM heads WHERE conversation_id = :conversation_id"
-)
-_USED = f"""{_from("blobs")} AND source.blob_id IN (
-        SELECT blob_id FROM blob_uses WHERE conversation_id = CAST(:source_id AS uuid)
-            AND seq > :after_seq AND seq <= :through_seq
+_USED = f"""{rows_of("blob")} AND blob_id IN (
+        SELECT blob_id {rows_of("blob_use")} AND seq > :after_seq
     ) ON CONFLICT DO NOTHING"""
-_CHUNKS = """
-    FROM copied
-    JOIN blob_chunks source ON source.conversation_id = CAST(:source_id AS uuid)
-        AND source.content_id = copied.content_id
-"""
+_CHUNK = TABLES["blob_chunks"].without("conversation_id")
 COPY_BLOBS = Statement(
     f"""
         WITH copied AS (
-            {_copied("blobs", _USED)}
+            {insert_rows("blob", _USED)}
             RETURNING content_id, object_key, collected_at
-        ), chunks AS ({_copied("blob_chunks", _CHUNKS)})
+        ), chunks AS (
+            INSERT INTO blob_chunks (conversation_id, {", ".join(_CHUNK)})
+            SELECT CAST(:conversation_id AS uuid), {", ".join(f"chunk.{name}" for name in _CHUNK)}
+            FROM copied
+            JOIN blob_chunks chunk ON chunk.conversation_id = CAST(:source_id AS uuid)
+                AND chunk.content_id = copied.content_id
+        )
         SELECT content_id, object_key FROM copied
         WHERE object_key IS NOT NULL AND collected_at IS NULL
         """,
@@ -135,25 +102,21 @@ SET_OBJECT_KEYS = Statement(
     """
         UPDATE blobs SET object_key = item.copy
         FROM unnest(CAST(:keys AS text[]), CAST(:copies AS text[])) AS item (object_key, copy)
-        WHERE blobs.conversation_id = CAST(:fork_id AS uuid) AND blobs.object_key = item.object_key
+        WHERE blobs.conversation_id = :conversation_id AND blobs.object_key = item.object_key
         """
 )
-# Of compactions a fork has those that were not undone, up to the one that it shows. That one is
-# copied as well if it is undone meanwhile.
-_ROWS = {
-    **dict.fromkeys(("pins", "redactions", "blob_uses"), "source.seq <= :through_seq"),
-    "compactions": "source.created_at <= :created_at AND source.span_end <= :through_seq + 1"
-    " AND (source.undone_at IS NULL OR source.compaction_id = :compaction_id)",
-    "messages": "source.seq > :after_seq AND source.seq <= :through_seq ORDER BY source.seq",
-}
-COPIES = {
-    table: Statement(_copied(table, f"{_from(table)} AND {rows}"), is_long=True)
-    for table, rows in _ROWS.items()
-}
+# An advisory lock orders the end of a fork and a redaction of a message that it has copied: a fork
+# waits for no lock on its source's rows.
+LOCK_REDACTIONS = Statement(f"SELECT pg_advisory_xact_lock_shared({REDACTION_LOCK})")
+REDACTED_VERSION = Statement(
+    "SELECT redacted_version FROM heads WHERE conversation_id = :conversation_id"
+)
 
 
-class _SourceChanged(Exception):
-    """The source has changed since it was read, or the key was taken (rule 6)."""
+def _changed(source_id: str) -> Conflict:
+    """Return the error of a source that has changed since it was read (rule 6)."""
+    facts = {"conversation_id": source_id}
+    return Conflict(f"Conversation {source_id} changes too fast to be forked", facts)
 
 
 @dataclass(eq=False, repr=False)
@@ -166,6 +129,7 @@ class ForkService:
     _store: BlobStore
     _new_id: Callable[[], str]
 
+    @retry(retry=retry_if_exception_type(Conflict), stop=stop_after_attempt(3), reraise=True)
     async def fork(
         self,
         tenant_id: str,
@@ -178,52 +142,44 @@ class ForkService:
 
         Raises NotFound, ValidationError for a seq beyond the head, Conflict when the id is taken.
         """
-        public_id = public_id or self._new_id()
-        text = json_text.dumps(metadata) if metadata is not None else None
-        for _ in range(_MAX_ATTEMPTS):
-            async with self._database.session() as session:
-                source = await self._resolver.find_conversation(session, tenant_id, conversation_id)
-            source = await self._active.updated(tenant_id, source)
-            head_seq = source.state.head_seq
-            if at_seq is not None and at_seq > head_seq:
-                raise ValidationError.at("/at_seq", f"The log's head is {head_seq}")
-            end = head_seq if at_seq is None else at_seq
-            with suppress(_SourceChanged):
-                return await self._copy(tenant_id, source, end, public_id, text)
-        raise Conflict(
-            f"Conversation {conversation_id} changes too fast to be forked",
-            {"conversation_id": conversation_id},
-        )
+        own: dict[str, Any] = {"tenant_id": tenant_id, "own_id": public_id or self._new_id()}
+        if metadata is not None:
+            own["metadata"] = json_text.dumps(metadata)
+        async with self._database.session() as session:
+            source = await session.conversations.get(tenant_id, conversation_id)
+        source = await self._active.updated(tenant_id, source)
+        head_seq = source.state.head_seq
+        if at_seq is not None and at_seq > head_seq:
+            raise ValidationError.at("/at_seq", f"The log's head is {head_seq}")
+        return await self._copy(source, head_seq if at_seq is None else at_seq, own)
 
-    async def _copy(
-        self,
-        tenant_id: str,
-        source: Conversation,
-        at_seq: int,
-        public_id: str,
-        metadata: str | None,
-    ) -> str:
-        source_id = source.conversation_id
+    async def _copy(self, source: Conversation, at_seq: int, own: Mapping[str, Any]) -> str:
+        """Copy the source up to a seq; `own` are the tenant, the id and the metadata of the fork.
+
+        Raises Conflict.
+        """
+        source_id, tenant_id, public_id = source.conversation_id, own["tenant_id"], own["own_id"]
         async with self._database.transaction() as session:
-            key = await free_key(session, tenant_id, public_id, lock=True)
-            ids = {"source_id": source_id, "fork_id": key}
-            own = {"own_id": own_id_of(key, public_id), "metadata": metadata}
-            added = await session.session.first(ADD, tenant_id=tenant_id, **ids, **own)
-            if added is None or not added["is_there"]:
+            sql = session.session
+            key = await session.conversations.free_key(tenant_id, public_id)
+            copied = await read_settings(sql, tenant_id, source_id)
+            if copied is None:
                 raise NotFound.conversation(source_id)
-            if not added["is_added"]:
-                raise _SourceChanged  # another tenant has created one with this UUID
+            copied |= {**own, "conversation_id": key, "own_id": own_id_of(key, public_id)}
+            if not await sql.run(ADD, **copied):
+                raise _changed(source_id)  # another tenant has created one with this UUID
             receipt = await self._receipt_to_copy(session, source, at_seq)
-            objects = await _copy_rows(session.session, ids, at_seq, receipt)
-            await self._copy_objects(session, tenant_id, ids, objects)
-            await self._show(session, tenant_id, key, source, at_seq, receipt)
+            copied |= {"compaction_id": receipt and receipt.compaction_id, "head_seq": at_seq}
+            await self._copy_objects(session, copied, await _copy_rows(sql, copied))
+            shown = await self._shown(session, key, source.state, at_seq, receipt)
+            head = _head(source.state, at_seq)
+            await end_copy(session, self._resolver, (tenant_id, key), head, shown)
             await _check_agent(session, tenant_id, source)
             # Redactions in the source wait from here on; its rows are not locked.
-            at_source = {"conversation_id": source_id}
-            await session.session.first(LOCK_REDACTIONS, **at_source)
-            version = await session.session.value(REDACTED_VERSION, **at_source)
+            await sql.first(LOCK_REDACTIONS, conversation_id=source_id)
+            version = await sql.value(REDACTED_VERSION, conversation_id=source_id)
             if version not in (None, source.state.redacted_version):
-                raise _SourceChanged  # a copied message was redacted meanwhile
+                raise _changed(source_id)  # a copied message was redacted meanwhile
         return key
 
     async def _receipt_to_copy(
@@ -247,55 +203,39 @@ class ForkService:
         return None
 
     async def _copy_objects(
-        self, session: Repositories, tenant_id: str, ids: Mapping[str, str], objects: Sequence[Any]
+        self, session: Repositories, copied: Mapping[str, Any], objects: Sequence[Any]
     ) -> None:
         """Copy the objects of the fork's blobs, which then refer to the copies (rule 5)."""
+        key = copied["conversation_id"]
 
-        async def copied(row: Any) -> str:
+        async def copy(row: Any) -> str:
             content_id = str(row["content_id"])
             try:
                 return await self._store.copy(
-                    tenant_id, ids["fork_id"], content_id, row["object_key"]
+                    copied["tenant_id"], key, content_id, row["object_key"]
                 )
             except ServiceUnavailable:
                 async with self._database.session() as other:
-                    if await other.blobs.holds_content(ids["source_id"], content_id):
+                    if await other.blobs.holds_content(copied["source_id"], content_id):
                         raise
-                raise _SourceChanged from None
+                raise _changed(copied["source_id"]) from None
 
         if objects:
-            copies = await for_each(objects, copied, COPIES_AT_ONCE)
+            copies = await for_each(objects, copy, COPIES_AT_ONCE)
             keys = [row["object_key"] for row in objects]
             await session.session.run(
-                SET_OBJECT_KEYS, fork_id=ids["fork_id"], keys=keys, copies=copies
+                SET_OBJECT_KEYS, conversation_id=key, keys=keys, copies=copies
             )
 
-    async def _show(
+    async def _shown(
         self,
         session: Repositories,
-        tenant_id: str,
         key: str,
-        source: Conversation,
+        state: ConversationState,
         at_seq: int,
         receipt: Compaction | None,
-    ) -> None:
-        """Set the state of the fork: the sums of its log, its window and its view.
-
-        When a compaction is tried again holds for all of a log.
-        """
-        state = source.state
-        head = {
-            **dict.fromkeys(("open_calls", "open_seqs", "provider_calls"), ()),
-            **{"counter": source.counter, "head_seq": at_seq, "group_seq": 1},
-            "is_answering": False,
-            "resume_at": state.resume_at_tokens if at_seq == state.head_seq else 0,
-            "promoted": list(state.promoted),
-            "promoted_turn": state.promoted_turn,
-            "window_seconds": state.window_seconds,
-            "cleared_at": state.cleared_at,
-            "cleared_seq": min(state.cleared_seq, at_seq),
-        }
-        await set_head(session, key, head)
+    ) -> Shown:
+        """Return what the fork shows of a source with this state."""
         window = window_at(state, at_seq, self._active.now())
         oldest_at, mentions = state.oldest_at, state.mentions
         if (at_seq, window) != (state.head_seq, state.window):
@@ -312,29 +252,43 @@ class ForkService:
             kept.update(state.kept_seqs if is_active else kept_seqs(receipt.view))
             kept.update(item.seq for item in await session.log.pinned(key))
         through = tuple(sorted(seq for seq in kept if seq <= at_seq))
-        shown = Shown(window, oldest_at, mentions, receipt, through)
-        await show(session, self._resolver, tenant_id, key, shown)
+        return Shown(window, oldest_at, mentions, receipt, through)
 
 
-async def _copy_rows(
-    session: Session, ids: Mapping[str, str], at_seq: int, receipt: Compaction | None
-) -> Sequence[Any]:
-    """Copy the rows up to a seq, and return the blobs that are in an object store."""
-    for table in ("pins", "redactions", "blob_uses"):
-        await session.run(COPIES[table], **ids, through_seq=at_seq)
-    if receipt is not None:
-        last = {"compaction_id": receipt.compaction_id, "created_at": receipt.created_at}
-        await session.run(COPIES["compactions"], **ids, through_seq=at_seq, **last)
+async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[Any]:
+    """Copy the rows up to the head, and return the blobs that are in an object store.
+
+    `copied` are the settings and the state of the source, with what the fork has of its own.
+    """
+    await session.run(COPY_VERSIONS, **copied)
+    await session.run(COPY_WORDS, **copied)
+    if copied["compaction_id"] is not None:
+        await session.run(COPY_COMPACTIONS, **copied)
     objects: list[Any] = []
-    batches = [
-        {"after_seq": after, "through_seq": min(after + BATCH_MESSAGES, at_seq)}
-        for after in range(0, at_seq, BATCH_MESSAGES)
-    ]
-    for seqs in batches:
-        objects += await session.all(COPY_BLOBS, **ids, **seqs)
-    if sum([await session.run(COPIES["messages"], **ids, **seqs) for seqs in batches]) < at_seq:
-        raise NotFound.conversation(ids["source_id"])
+    end, messages = copied["head_seq"], 0
+    for after_seq in range(0, end, BATCH_MESSAGES):
+        through = min(after_seq + BATCH_MESSAGES, end)
+        seqs = {**copied, "after_seq": after_seq, "head_seq": through}
+        objects += await session.all(COPY_BLOBS, **seqs)
+        added = [await session.run(copy, **seqs) for copy in COPIES.values()]
+        messages += added[-1]
+    if messages < end:
+        raise NotFound.conversation(copied["source_id"])
     return objects
+
+
+def _head(state: ConversationState, at_seq: int) -> dict[str, Any]:
+    """Return the head of a fork. When a compaction is tried again holds for all of a log."""
+    return {
+        **dict.fromkeys(("open_calls", "open_seqs", "provider_calls"), ()),
+        **{"head_seq": at_seq, "group_seq": 1, "is_answering": False},
+        "resume_at": state.resume_at_tokens if at_seq == state.head_seq else 0,
+        "promoted": list(state.promoted),
+        "promoted_turn": state.promoted_turn,
+        "window_seconds": state.window_seconds,
+        "cleared_at": state.cleared_at,
+        "cleared_seq": min(state.cleared_seq, at_seq),
+    }
 
 
 async def _check_agent(session: Repositories, tenant_id: str, source: Conversation) -> None:
@@ -349,7 +303,7 @@ async def _check_agent(session: Repositories, tenant_id: str, source: Conversati
         raise NotFound.conversation(source.conversation_id)
     cleared_at = source.state.cleared_at
     if agent.cleared_at is not None and (cleared_at is None or cleared_at < agent.cleared_at):
-        raise _SourceChanged
+        raise _changed(source.conversation_id)
 
 
 def restores_log(state: ConversationState, at_seq: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC
@@ -11,18 +11,26 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, Field
 from starlette.responses import StreamingResponse
 
-from app.common.errors import Conflict, Gone, NotFound
+from app.common.errors import Conflict, Gone
 from app.conversations.messages.stored_results import Content
 from app.conversations.routes import conversation_fields
-from app.conversations.schemas import ConversationCreate, ShownConversation
+from app.conversations.schemas import ShownConversation
 from app.http import cursors
-from app.http.bodies import Json, dump, require_small_messages, require_uncoded
+from app.http.bodies import Json, begun, dump, require_small_messages, require_uncoded
 from app.http.cursors import Deleted
-from app.http.errors import problems_of, validated
-from app.http.fields import UUID, AgentId, ConversationId
+from app.http.errors import problems_of
+from app.http.fields import (
+    MAX_SEQ,
+    UUID,
+    AgentId,
+    ConversationId,
+    Metadata,
+    RequestSchema,
+    examples,
+)
 from app.http.routing import (
     AgentPath,
     ConversationPath,
@@ -38,24 +46,17 @@ from app.http.routing import (
     services,
     tenant_of,
 )
-from app.snapshots.exports import MEDIA_TYPE
 from app.snapshots.restores import RestoredSnapshot
-from app.snapshots.schemas import (
-    ForkRequest,
-    Snapshot,
-    SnapshotFile,
-    SnapshotPage,
-    SnapshotRestore,
-    SnapshotSave,
-)
+from app.snapshots.schemas import EXAMPLE_ID, Description, Snapshot, SnapshotFile, SnapshotPage
+from app.snapshots.service import no_snapshot
 
 _log = logging.getLogger("app.audit")
 router = APIRouter(route_class=WireRoute, tags=["snapshots"])
 copies_router = APIRouter(route_class=WireRoute, tags=["conversations"])
 
-_RAW: dict[str, Any] = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+_NDJSON = "application/x-ndjson"
 _LINES: dict[str, Any] = {
-    MEDIA_TYPE: {
+    _NDJSON: {
         "schema": {"type": "string", "format": "binary"},
         "example": '{"type":"export","format":"context-service.conversation","version":1}\n',
     }
@@ -64,10 +65,49 @@ _PATH = "/v1/snapshots"
 _OF_AGENT = "/v1/agents/{agent_id}/snapshots"
 _OF_CONVERSATION = "/v1/conversations/{conversation_id}/snapshots"
 
-SessionPath = Annotated[
+
+def _snapshot_id(text: str) -> str:
+    """Return the normalised id of a path; raises NotFound for text that is not a UUID."""
+    if not UUID.fullmatch(text):
+        raise no_snapshot(repr(text))
+    return text.lower()
+
+
+SnapshotPath = Annotated[
     str,
-    Path(description="Id of the snapshot.", examples=["0199a1b2-9c1d-7b2e-8f30-4a5b6c7d8e9f"]),
+    AfterValidator(_snapshot_id),
+    Path(description="Id of the snapshot.", examples=[EXAMPLE_ID]),
 ]
+
+
+class SnapshotSave(RequestSchema):
+    """A snapshot to save."""
+
+    model_config = examples({"description": "Working on auth refactor"})
+
+    description: Description = None
+    """The purpose of the snapshot."""
+
+
+class SnapshotRestore(RequestSchema):
+    """The target of a restore."""
+
+    model_config = examples({}, {"conversation_id": EXAMPLE_ID})
+
+    conversation_id: ConversationId | None = None
+    """Another conversation to copy the messages to; the source conversations by default."""
+
+
+class ForkRequest(RequestSchema):
+    """A fork to create."""
+
+    model_config = examples({"at_seq": 12})
+
+    at_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """Seq of the last message of the fork; the head by default, 0 for an empty log."""
+    conversation_id: ConversationId | None = None
+    metadata: Metadata | None = None
+    """Metadata that replaces that of the source conversation."""
 
 
 @router.post(_OF_AGENT, status_code=201, summary="Save an agent's windows", response_model=Snapshot)
@@ -80,8 +120,8 @@ async def save_agent_snapshot(
     `422` if the window is empty.
     """
     return _created(
-        await services(request).snapshots.save_agent(
-            tenant_of(request), agent_id, body.description if body else None
+        await services(request).snapshots.save(
+            tenant_of(request), body.description if body else None, agent_id=agent_id
         )
     )
 
@@ -101,8 +141,10 @@ async def save_conversation_snapshot(
     `422` if the window is empty.
     """
     return _created(
-        await services(request).snapshots.save_conversation(
-            tenant_of(request), conversation_id, body.description if body else None
+        await services(request).snapshots.save(
+            tenant_of(request),
+            body.description if body else None,
+            conversation_id=conversation_id,
         )
     )
 
@@ -127,14 +169,14 @@ async def list_snapshots(
         tenant_of(request),
         limit,
         before,
+        page_bound(request),
         agent_id=agent_id,
         public_id=conversation_id,
-        bound=page_bound(request),
     )
     following = None
     if page.has_more:
         last = page[-1]
-        following = cursors.encode("snapshots", last.timestamp.isoformat(), last.session_id)
+        following = cursors.encode("snapshots", last.created_at.isoformat(), last.snapshot_id)
     return SnapshotPage(data=page, next_cursor=following)
 
 
@@ -151,15 +193,14 @@ async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
 
     Its messages are validated like those of an append. They are appended to new conversations,
     which have the ids of the file's unless those are used; a conversation that has all of them
-    already is taken as it is. The snapshot keeps its `session_id`: `409` if that id is used.
+    already is taken as it is. The snapshot keeps its `snapshot_id`: `409` if that id is used.
     """
     await require_small_messages(request, body.messages)
-    stored = await services(request).snapshots.add_import(tenant_of(request), body)
-    return _created(stored)
+    return _created(await services(request).restores.add_import(tenant_of(request), body))
 
 
 @router.get(
-    f"{_PATH}/{{session_id}}",
+    f"{_PATH}/{{snapshot_id}}",
     summary="Read or download a snapshot",
     response_model=SnapshotFile,
     responses=problems_of(Gone),
@@ -167,7 +208,7 @@ async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
 @large
 async def get_snapshot(
     request: Request,
-    session_id: SessionPath,
+    snapshot_id: SnapshotPath,
     download: Annotated[
         bool, Query(description="true: as a file, with the full content of large tool results.")
     ] = False,
@@ -177,42 +218,38 @@ async def get_snapshot(
     Tool results up to 64 KiB are complete, larger ones only in a download; `content_truncated` is
     true for a message with a preview instead. An interrupted response is not valid JSON.
     """
-    session_id = _session_id_from(session_id)
     content = Content.FULL if download else Content.AUTO
-    snapshot, pages = await services(request).snapshots.read(
-        tenant_of(request), session_id, content
-    )
+    service = services(request)
+    snapshot, parts = await service.snapshots.find(tenant_of(request), snapshot_id)
+    pages = service.restores.entries(snapshot, parts, content)
     kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
-    name = f"{snapshot.timestamp.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{session_id}.json"
+    name = f"{snapshot.created_at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{snapshot_id}.json"
     headers = {
         "Content-Disposition": f'{kind}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",
     }
-    # Read before the response starts, so that a failing database is a 503.
-    first: list[bytes] = await anext(pages, [])
-    body = _json_pieces(snapshot, first, pages)
+    body = await begun(_json_pieces(snapshot, pages))
     return StreamingResponse(body, headers=headers, media_type="application/json")
 
 
-@router.delete(f"{_PATH}/{{session_id}}", summary="Delete a snapshot")
-async def delete_snapshot(request: Request, session_id: SessionPath) -> Deleted:
+@router.delete(f"{_PATH}/{{snapshot_id}}", summary="Delete a snapshot")
+async def delete_snapshot(request: Request, snapshot_id: SnapshotPath) -> Deleted:
     """Delete a snapshot and return the numbers of rows deleted. The logs are unchanged."""
-    session_id = _session_id_from(session_id)
-    deleted = await services(request).snapshots.remove(tenant_of(request), session_id)
-    data = by_caller(request, session_id=session_id, rows=deleted)
+    deleted = await services(request).snapshots.remove(tenant_of(request), snapshot_id)
+    data = by_caller(request, snapshot_id=snapshot_id, rows=deleted)
     _log.info("snapshot_deleted", extra={"data": data})
     return Deleted(deleted=deleted)
 
 
 @router.post(
-    f"{_PATH}/{{session_id}}/restore",
+    f"{_PATH}/{{snapshot_id}}/restore",
     summary="Restore a snapshot",
     responses=problems_of(Conflict, Gone),
 )
 @large
 async def restore_snapshot(
-    request: Request, session_id: SessionPath, body: SnapshotRestore | None = None
+    request: Request, snapshot_id: SnapshotPath, body: SnapshotRestore | None = None
 ) -> RestoredSnapshot:
     """Restore the messages into their own active windows, or copy them to another conversation.
 
@@ -220,34 +257,24 @@ async def restore_snapshot(
     ids and name their source in `restored_from`. `422` if a snapshot of several conversations
     would be restored into one.
     """
-    session_id = _session_id_from(session_id)
     target_id = body.conversation_id if body is not None else None
-    return await services(request).snapshots.restore(tenant_of(request), session_id, target_id)
+    tenant_id, service = tenant_of(request), services(request)
+    _, parts = await service.snapshots.find(tenant_id, snapshot_id)
+    return await service.restores.restore(tenant_id, snapshot_id, parts, target_id)
 
 
-async def _json_pieces(
-    snapshot: Snapshot, first: list[bytes], pages: AsyncGenerator[list[bytes]]
-) -> AsyncIterator[bytes]:
+async def _json_pieces(snapshot: Snapshot, pages: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """Yield a snapshot as JSON."""
-    yield dump(asdict(snapshot))[:-1] + b',"messages":['
+    before = dump(asdict(snapshot))[:-1] + b',"messages":['
     async with aclosing(pages):
-        page, between = first, b""
-        while page:
-            yield between
-            yield b",".join(page)
-            page, between = await anext(pages, []), b","
+        async for page in pages:
+            yield before + page
+            before = b","
     yield b"]}"
 
 
-def _session_id_from(text: str) -> str:
-    """Return the normalised id of a path; raises NotFound for text that is not a UUID."""
-    if not UUID.fullmatch(text):
-        raise NotFound(f"No snapshot {text!r}", {"session_id": text})
-    return text.lower()
-
-
 def _created(saved: Snapshot) -> Response:
-    return Json(saved, 201, headers={"Location": f"{_PATH}/{saved.session_id}"})
+    return Json(saved, 201, headers={"Location": f"{_PATH}/{saved.snapshot_id}"})
 
 
 @copies_router.post(
@@ -293,14 +320,12 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     and a SHA-256: without it, the export is cut off.
     """
     export = services(request).exports.export(tenant_of(request), conversation_id)
-    # Read before the response starts, so that an unknown conversation is a 404.
-    first = await anext(export)
     name = quote(public_id_of(request), safe="")
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}.ndjson",
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(_lines(first, export), headers=headers, media_type=MEDIA_TYPE)
+    return StreamingResponse(await begun(export), headers=headers, media_type=_NDJSON)
 
 
 @copies_router.post(
@@ -309,7 +334,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     summary="Import a conversation",
     response_model=ShownConversation,
     responses=problems_of(Conflict),
-    openapi_extra={"requestBody": {"required": True, "content": _RAW}},
+    openapi_extra={"requestBody": {"required": True, "content": _LINES}},
 )
 @large
 async def import_conversation(
@@ -328,24 +353,14 @@ async def import_conversation(
     """
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
-        key = await services(request).imports.add(
-            tenant_of(request), pieces, _check_settings, conversation_id, agent_id
+        key = await services(request).exports.add(
+            tenant_of(request), pieces, conversation_id, agent_id
         )
     return await _created_conversation(request, key)
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    validated(TypeAdapter(ConversationCreate), dict(settings))
-
-
 async def _created_conversation(request: Request, key: str) -> Response:
-    shown = await services(request).conversations.get(tenant_of(request), key)
+    async with services(request).database.session() as session:
+        shown = await session.conversations.get(tenant_of(request), key)
     answer = ShownConversation(**conversation_fields(request, shown))
     return Json(answer, 201, headers={"Location": path_of(answer.conversation_id)})
-
-
-async def _lines(first: bytes, export: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async with aclosing(export):
-        async for lines in export:
-            yield lines

@@ -1,7 +1,7 @@
 """The rows of a conversation, as every copy has them: one list of columns for each table.
 
 1. An export is these rows as records, by kind and key; an import writes records as rows; a fork
-   copies rows inside the database. Both end with `set_head` and `show`.
+   copies rows inside the database. All end with `end_copy`.
 2. What follows from a message (`COMPUTED`) is in no record: an import computes it.
 3. A page of records is read by the primary key of its table.
 """
@@ -11,54 +11,37 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from app.common import json_text
-from app.common.pages import Bound, Page
+from app.common.pages import BATCH_BYTES, Bound, Page
 from app.conversations.compaction_receipt import FACTS, Compaction
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.active_window import ActiveWindow
-from app.conversations.windows.service import store_window, view_state_of, with_window
+from app.conversations.view import ActiveWindow
+from app.conversations.visible import with_view
+from app.conversations.windows import store_window, view_state_of, with_window
 from app.database.connections import Session, Statement
-from app.database.sql import assigned, bounded, equal, insert, lengths, limits, page_of, plain
+from app.database.sql import assigned, bounded, insert, lengths, limits, page_of, plain
 from app.database.tables import NOT_EXPIRED, TABLES
 from app.repositories import Repositories
 
-
-class RecordKind(StrEnum):
-    """The kinds of records, in the order of an export."""
-
-    SETTINGS = "settings"
-    STATE = "state"
-    VERSION = "version"
-    BLOB = "blob"
-    MESSAGE = "message"
-    BLOB_USE = "blob_use"
-    PIN = "pin"
-    REDACTION = "redaction"
-    COMPACTION = "compaction"
-
-
-RECORD_TABLES: Mapping[RecordKind, str] = {
-    RecordKind.VERSION: "conversation_versions",
-    RecordKind.BLOB: "blobs",
-    RecordKind.MESSAGE: "messages",
-    RecordKind.BLOB_USE: "blob_uses",
-    RecordKind.PIN: "pins",
-    RecordKind.REDACTION: "redactions",
-    RecordKind.COMPACTION: "compactions",
+KINDS: Mapping[str, str] = {
+    "version": "conversation_versions",
+    "blob": "blobs",
+    "message": "messages",
+    "blob_use": "blob_uses",
+    "pin": "pins",
+    "redaction": "redactions",
+    "compaction": "compactions",
 }
+"""The kinds of records and their tables, in the order of an export, after settings and state."""
+COLUMNS = {kind: TABLES[table].without("conversation_id") for kind, table in KINDS.items()}
+KEYS = {kind: TABLES[table].key[1:] for kind, table in KINDS.items()}
+"""The fields by which the records of a kind ascend."""
 COMPUTED = (
     *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "fragment"),
 )
-_LEFT_OUT = {"blobs": ("created_at",), "messages": COMPUTED}
-COLUMNS: Mapping[RecordKind, Mapping[str, str]] = {
-    kind: TABLES[table].without("conversation_id", *_LEFT_OUT.get(table, ()))
-    for kind, table in RECORD_TABLES.items()
-}
-"""The columns of a kind's rows with their types."""
 SETTINGS = (
     *("agent_id", "model", "policy", "sections", "tools", "metadata", "sections_version"),
     *("tools_version", "rolling_window_seconds", "expires_at"),
@@ -69,55 +52,56 @@ STATE = (
     *("window_seconds", "cleared_at", "cleared_seq", "oldest_at", "newest_at", "mentions"),
     *("compaction_id", "kept"),
 )
-_OF_CONTENT = ("content_id", "object_key", "collected_at")
-FIELDS: Mapping[RecordKind, tuple[str, ...]] = {
-    **{kind: tuple(columns) for kind, columns in COLUMNS.items()},
-    RecordKind.SETTINGS: (*SETTINGS, "counter"),
-    RecordKind.STATE: STATE,
-    RecordKind.COMPACTION: (
-        *(name for name in COLUMNS[RecordKind.COMPACTION] if name != "receipt"),
-        *FACTS,
-    ),
-    RecordKind.BLOB: (
-        *(name for name in COLUMNS[RecordKind.BLOB] if name not in _OF_CONTENT),
-        "is_collected",
-    ),
+_LEFT_OUT = {
+    "message": COMPUTED,
+    "blob": ("content_id", "object_key", "collected_at", "created_at"),
+    "compaction": ("receipt",),
+}
+_INSTEAD = {"blob": ("is_collected",), "compaction": FACTS}
+FIELDS: Mapping[str, Sequence[str]] = {
+    "settings": (*SETTINGS, "counter"),
+    "state": STATE,
+    **{
+        kind: (*TABLES[table].without("conversation_id", *left_out), *_INSTEAD.get(kind, ()))
+        for kind, table in KINDS.items()
+        for left_out in [_LEFT_OUT.get(kind, ())]
+    },
 }
 """The fields of records: columns, the facts of a receipt, and whether a blob was collected."""
-KEYS: Mapping[RecordKind, tuple[str, ...]] = {
-    kind: TABLES[table].key[1:] for kind, table in RECORD_TABLES.items()
-}
-"""The fields by which the records of a kind ascend; a kind without keys has one record."""
 
 # --- reading ------------------------------------------------------------------------------------
 
-_LARGE: Mapping[RecordKind, tuple[str, ...]] = {
-    RecordKind.VERSION: ("body",),
-    RecordKind.MESSAGE: ("body", "output"),
-    RecordKind.COMPACTION: ("summary", "view", "made"),
-}
-"""Columns with texts of any length."""
 _LOWEST: Mapping[str, Any] = {"text": "", "bigint": -1, "uuid": UUID(int=0)}
 _PAGE_ROWS = 500
-_OWN = equal("conversation_id")
+# What is written after the head, the settings and the view were read is left out.
+_KNOWN = {
+    **dict.fromkeys(("message", "blob_use", "pin", "redaction"), "seq <= :head_seq"),
+    "version": "version <= CASE kind WHEN 'tools' THEN :tools_version ELSE :sections_version END",
+    "compaction": "span_end <= :head_seq + 1 AND (:compaction_id IS NULL OR undone_at IS NOT NULL"
+    " OR compaction_id <= :compaction_id)",
+}
 
 
-def _page(kind: RecordKind) -> Statement:
+def rows_of(kind: str) -> str:
+    """Return the FROM of a conversation's rows of a kind, up to the state of `READ_SETTINGS`."""
+    own = "conversation_id = CAST(:source_id AS uuid)"
+    return f"FROM {KINDS[kind]} WHERE {own} AND {_KNOWN.get(kind, 'true')}"
+
+
+def _page(kind: str) -> Statement:
     columns, keys = COLUMNS[kind], ", ".join(KEYS[kind])
     after = ", ".join(f"CAST(:after_{name} AS {columns[name]})" for name in KEYS[kind])
-    ends = "AND seq <= :head_seq" if "seq" in columns else ""
-    rows = f"""
-        SELECT {", ".join(columns)} FROM {RECORD_TABLES[kind]}
-        WHERE {_OWN} AND ({keys}) > ({after}) {ends}
+    rows = f"""SELECT {", ".join(columns)} {rows_of(kind)} AND ({keys}) > ({after})
         ORDER BY {keys} LIMIT :limit"""
-    large = lengths(*_LARGE.get(kind, ())) or {"": "0"}
-    return Statement(bounded(rows, tuple(columns), large, keys))
+    texts = (name for name in columns if columns[name] == "text" and name not in KEYS[kind])
+    return Statement(bounded(rows, tuple(columns), lengths(*texts), keys))
 
 
-PAGES = {kind: _page(kind) for kind in RECORD_TABLES}
+PAGES = {kind: _page(kind) for kind in KINDS}
 READ_SETTINGS = Statement(
     f"""
-        SELECT c.conversation_id, c.created_at AS conversation_created_at, c.own_id, h.counter,
+        SELECT c.conversation_id AS source_id, c.created_at AS conversation_created_at, c.own_id,
+            coalesce(c.origin_id, c.conversation_id) AS origin_id, h.counter,
             {", ".join((*(f"c.{name}" for name in SETTINGS), *(f"h.{name}" for name in STATE)))}
         FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
@@ -125,35 +109,33 @@ READ_SETTINGS = Statement(
 )
 
 
-async def page(
-    session: Session,
-    kind: RecordKind,
-    state: Mapping[str, Any],
-    after: Mapping[str, Any] | None,
-    bound: Bound,
-) -> Page[dict[str, Any]]:
-    """Return the rows of a kind after one of them, those with a seq up to the head.
+async def read_settings(
+    session: Session, tenant_id: str, conversation_id: str
+) -> dict[str, Any] | None:
+    """Return the settings and the state of a conversation, None if there is none."""
+    found = await session.first(READ_SETTINGS, tenant_id=tenant_id, conversation_id=conversation_id)
+    return {name: plain(value) for name, value in found.items()} if found is not None else None
 
-    `state` is the row of `READ_SETTINGS`.
-    """
+
+async def page(
+    session: Session, kind: str, state: Mapping[str, Any], after: Mapping[str, Any] | None
+) -> Page[dict[str, Any]]:
+    """Return the rows of a kind after one of them; `state` is from `read_settings`."""
     columns = COLUMNS[kind]
     start = after or {name: _LOWEST[columns[name]] for name in KEYS[kind]}
-    rows = await session.all(
-        PAGES[kind],
-        conversation_id=state["conversation_id"],
-        head_seq=state["head_seq"],
-        **{f"after_{name}": start[name] for name in KEYS[kind]},
-        **limits(_PAGE_ROWS, bound),
-    )
+    after_keys = {f"after_{name}": start[name] for name in KEYS[kind]}
+    bound = limits(_PAGE_ROWS, Bound(BATCH_BYTES))
+    rows = await session.all(PAGES[kind], **state, **after_keys, **bound)
     return page_of(rows, lambda row: {name: plain(row[name]) for name in columns})
 
 
 # --- writing ------------------------------------------------------------------------------------
 
+_CONVERSATION = ("conversation_id", "tenant_id", "own_id", "origin_id", *SETTINGS)
 ADD = Statement(
     f"""
         WITH added AS (
-            {insert("conversations", "conversation_id", "tenant_id", "own_id", *SETTINGS)}
+            {insert("conversations", *_CONVERSATION)}
             ON CONFLICT (conversation_id) DO NOTHING
             RETURNING conversation_id
         )
@@ -163,28 +145,26 @@ ADD = Statement(
 )
 
 
-def _add(kind: RecordKind) -> Statement:
-    columns = dict(COLUMNS[kind])
-    if kind is RecordKind.MESSAGE:
-        columns |= {name: TABLES["messages"].columns[name] for name in COMPUTED}
-    typed = ", ".join(f'"{name}" {type}' for name, type in columns.items())
-    return Statement(
-        f"""
-        INSERT INTO {RECORD_TABLES[kind]} (conversation_id, {", ".join(columns)})
-        SELECT :conversation_id, item.*
-        FROM json_to_recordset(CAST(:rows AS json)) AS item ({typed})
-        ON CONFLICT DO NOTHING
-        """,
-        is_long=True,
-    )
+def insert_rows(kind: str, rows: str, **others: str) -> str:
+    """Return an INSERT of rows of a conversation; `rows` begins with FROM."""
+    columns = COLUMNS[kind]
+    values = ", ".join(others.get(name, name) for name in columns)
+    return f"""INSERT INTO {KINDS[kind]} (conversation_id, {", ".join(columns)})
+        SELECT CAST(:conversation_id AS uuid), {values} {rows}"""
 
 
-ADDITIONS = {kind: _add(kind) for kind in RECORD_TABLES}
+def _add(kind: str) -> Statement:
+    typed = ", ".join(f'"{name}" {type}' for name, type in COLUMNS[kind].items())
+    rows = f"FROM json_to_recordset(CAST(:rows AS json)) AS item ({typed}) ON CONFLICT DO NOTHING"
+    defaults = TABLES[KINDS[kind]].defaults.items()
+    others = {name: f"coalesce(item.{name}, {default})" for name, default in defaults}
+    return Statement(insert_rows(kind, rows, **others), is_long=True)
 
 
-async def write(
-    session: Session, key: str, kind: RecordKind, records: Sequence[Mapping[str, Any]]
-) -> int:
+ADDITIONS = {kind: _add(kind) for kind in KINDS}
+
+
+async def write(session: Session, key: str, kind: str, records: Sequence[Mapping[str, Any]]) -> int:
     """Write records of one kind as rows of a conversation; return how many were new."""
     rows = json_text.dumps(records)
     return await session.run(ADDITIONS[kind], conversation_id=key, rows=rows)
@@ -193,8 +173,8 @@ async def write(
 # --- ending -------------------------------------------------------------------------------------
 
 _GIVEN = (
-    *("counter", "head_seq", "open_calls", "open_seqs", "group_seq", "provider_calls"),
-    *("is_answering", "resume_at", "window_seconds", "cleared_at", "cleared_seq"),
+    *("head_seq", "open_calls", "open_seqs", "group_seq", "provider_calls", "is_answering"),
+    *("resume_at", "window_seconds", "cleared_at", "cleared_seq"),
 )
 # The sums of the log are those of its last row. Promoted tools are promoted for one turn.
 SET_HEAD = Statement(
@@ -231,33 +211,25 @@ class Shown:
     kept: tuple[int, ...]
 
 
-async def set_head(session: Repositories, key: str, head: Mapping[str, Any]) -> None:
-    """Set the head of a copied log, without its window and its view."""
-    values = {name: head[name] for name in SET_HEAD.names if name in head}
-    await session.session.run(SET_HEAD, **values, conversation_id=key)
-
-
-async def show(
-    session: Repositories, resolver: SettingsResolver, tenant_id: str, key: str, shown: Shown
+async def end_copy(
+    session: Repositories,
+    resolver: SettingsResolver,
+    owner: tuple[str, str],
+    head: Mapping[str, Any],
+    shown: Shown,
 ) -> None:
-    """Store the window and the view of a conversation whose head is set."""
-    conversation = await resolver.find_conversation(session, tenant_id, key)
+    """Store the head, the window and the view of a copied log; `owner` is its tenant and key."""
+    tenant_id, key = owner
+    await session.session.run(SET_HEAD, **{**head, "conversation_id": key})
+    conversation = await session.conversations.get(tenant_id, key)
     state = await with_window(session, key, conversation.state, shown.window)
     state = replace(
         state,
         oldest_at=shown.oldest_at,
         mentions=tuple(shown.mentions),
-        hidden_tokens=state.outside_tokens,
-        hidden_messages=state.outside_messages,
+        kept_seqs=shown.kept,
     )
-    await store_window(session, key, state)
-    with_kept = replace(conversation, state=replace(state, kept_seqs=shown.kept))
-    visible = await view_state_of(session, resolver, with_kept, shown.receipt)
-    if visible.compaction_id is not None:
-        await session.contexts.show(
-            key,
-            visible,
-            view_version=state.view_version,
-            cause="compaction",
-            resume_at_tokens=state.resume_at_tokens,
-        )
+    conversation = replace(conversation, state=state)
+    visible = await view_state_of(session, resolver, conversation, shown.receipt)
+    cause = "compaction" if visible.compaction_id is not None else None
+    await store_window(session, key, with_view(state, visible, cause))

@@ -5,38 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, WrapValidator
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, WrapValidator
 
 from app.common.answers import AnyObject, answer
-from app.common.ids import RULE, public_id_from
 from app.common.schema_errors import UUID_PATTERN
+from app.common.texts import sendable
 from app.conversations.messages.draft import is_message_id
 from app.http.cursors import Page
-from app.http.fields import (
-    MAX_SEQ,
-    AgentId,
-    ConversationId,
-    Format,
-    Metadata,
-    ModelName,
-    RequestSchema,
-    Time,
-    examples,
-)
+from app.http.fields import MAX_SEQ, AgentId, ConversationId, Format, ModelName, RequestSchema, Time
 
 MAX_DESCRIPTION = 10_000
 MAX_IMPORTED = 50_000
 """Validation of this many messages takes a few seconds in a thread."""
-_ID, _TIME = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "2026-02-12T14:30:00.123456+00:00"
+EXAMPLE_ID, _TIME = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "2026-02-12T14:30:00.123456+00:00"
 _EXAMPLE: dict[str, Any] = {
-    **dict.fromkeys(("timestamp", "window_start", "window_end"), _TIME),
-    **{"session_id": _ID, "description": "Auth", "summary": "Tests of expiry are open."},
-    **{"message_count": 1, "agent_id": None, "conversation_ids": [_ID]},
-    "models": [{"conversation_id": _ID, "model": "claude-sonnet-4-5"}],
+    **dict.fromkeys(("created_at", "window_start", "window_end"), _TIME),
+    **{"snapshot_id": EXAMPLE_ID, "description": "Auth", "summary": "Tests of expiry are open."},
+    **{"message_count": 1, "agent_id": None, "conversation_ids": [EXAMPLE_ID]},
+    "models": [{"conversation_id": EXAMPLE_ID, "model": "claude-sonnet-4-5"}],
     "messages": [
         {
             **{"role": "user", "content": "Validate the tokens, please.", "id": "m1", "seq": 1},
-            **{"conversation_id": _ID, "format": "openai_chat", "created_at": _TIME},
+            **{"conversation_id": EXAMPLE_ID, "format": "openai_chat", "created_at": _TIME},
             **dict.fromkeys(("content_truncated", "content_collected"), False),
             **dict.fromkeys(("output_ref", "given")),
         }
@@ -44,24 +34,14 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
-class SnapshotSave(RequestSchema):
-    """A snapshot to save."""
-
-    model_config = examples({"description": "Working on auth refactor"})
-
-    description: str | None = Field(default=None, max_length=MAX_DESCRIPTION)
-    """The purpose of the snapshot."""
+Description = Annotated[
+    Annotated[str, AfterValidator(sendable)] | None, Field(max_length=MAX_DESCRIPTION)
+]
 
 
 def _message_id(value: str) -> str:
     if not is_message_id(value):
         raise ValueError("must be a string of 1 to 256 characters")
-    return value
-
-
-def _public_id(value: str) -> str:
-    if public_id_from(value) != value:
-        raise ValueError(RULE)
     return value
 
 
@@ -72,7 +52,7 @@ class SnapshotMessage(RequestSchema):
 
     id: Annotated[str, AfterValidator(_message_id)]
     """Id of the message in its conversation."""
-    conversation_id: Annotated[str, AfterValidator(_public_id)]
+    conversation_id: ConversationId
     """The conversation of the message."""
     seq: int = Field(ge=1)
     """Seq of the message."""
@@ -89,6 +69,11 @@ class SnapshotMessage(RequestSchema):
     given: AnyObject | None
     """Fields of the original message with the name of a field of the service; null if there are
     none."""
+
+
+def _either(name: str, earlier: str) -> Any:
+    """Return the field of a file by its name, or by the one that it had in earlier files."""
+    return Field(validation_alias=AliasChoices(name, earlier))
 
 
 def _as_it_is(value: Any, check: Any) -> Any:
@@ -113,13 +98,13 @@ class SnapshotModel:
 class Snapshot:
     """A snapshot without its messages; its conversations have their public ids."""
 
-    session_id: Annotated[str, Field(pattern=UUID_PATTERN)]
+    snapshot_id: Annotated[str, _either("snapshot_id", "session_id"), Field(pattern=UUID_PATTERN)]
     """Id of the snapshot."""
-    timestamp: Time
+    created_at: Annotated[Time, _either("created_at", "timestamp")]
     """When it was saved."""
-    description: Annotated[str | None, Field(max_length=MAX_DESCRIPTION)]
+    description: Description
     """The purpose of the snapshot."""
-    summary: str
+    summary: Annotated[str, AfterValidator(sendable)]
     """A few sentences on what was accomplished, decided and left unfinished; `(summary
     generation failed)` if the model failed."""
     message_count: Annotated[int, Field(ge=0, le=MAX_SEQ)]
@@ -152,24 +137,3 @@ class SnapshotFile(Snapshot):
     ]
     """The messages by conversation, in the order of the log. In an import, tool results must answer
     calls of their conversation."""
-
-
-class SnapshotRestore(RequestSchema):
-    """The target of a restore."""
-
-    model_config = examples({}, {"conversation_id": _ID})
-
-    conversation_id: ConversationId | None = None
-    """Another conversation to copy the messages to; the source conversations by default."""
-
-
-class ForkRequest(RequestSchema):
-    """A fork to create."""
-
-    model_config = examples({"at_seq": 12})
-
-    at_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
-    """Seq of the last message of the fork; the head by default, 0 for an empty log."""
-    conversation_id: ConversationId | None = None
-    metadata: Metadata | None = None
-    """Metadata that replaces that of the source conversation."""

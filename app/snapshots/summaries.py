@@ -2,15 +2,15 @@
 
 1. A failed summary does not fail the snapshot, whose summary is `FAILED_SUMMARY` then.
 2. The summary of the active compaction replaces the messages that it covers.
-3. The last messages of the windows are read, about `LAST_MESSAGES` in whole pages, and at most
-   `MAX_TEXT_CHARS` of each text, so that a summary takes a few calls of any window.
+3. The last `LAST_MESSAGES` of the windows are read, and at most `MAX_TEXT_CHARS` of each text, so
+   that a summary takes a few calls of any window.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.common.errors import ServiceUnavailable, ValidationError
@@ -22,10 +22,10 @@ from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.compaction.summariser import Summariser
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import LogRow
-from app.conversations.view import Span, minus, overlap, spans_of, union
+from app.conversations.view import Span, count_in, minus, overlap, spans_of, union
 from app.formats.message import File, Message, Part, Role, Text, ToolCall
 from app.repositories import Database
-from app.snapshots.repository import SnapshotPart
+from app.snapshots.copies import part_of
 
 FAILED_SUMMARY = "(summary generation failed)"
 """The summary of a snapshot whose summary could not be generated."""
@@ -38,25 +38,18 @@ SUMMARY_TOKENS = 400
 """The output limit, enough for four sentences in any language."""
 MIN_SUMMARY_CHARS = 2_000
 """A summary of this length is accepted for windows of any length."""
-LAST_MESSAGES = 1000
-PAGE_MESSAGES = 200
+LAST_MESSAGES = 400
 MAX_TEXT_CHARS = 800
 """Characters of each text of a message that the model reads."""
+_END_MESSAGES = 100
+"""The messages of the beginning and the end from which sentences are extracted."""
 
 _log = logging.getLogger("app.snapshots")
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotWindow:
-    """The active window of a conversation to save."""
-
-    conversation: Conversation
-    part: SnapshotPart
-
-
 @dataclass(eq=False, repr=False)
 class SnapshotSummaries:
-    """Summarises windows, by a model or by extracting sentences."""
+    """Summarises active windows, by a model or by extracting sentences."""
 
     _database: Database
     _summariser: Summariser
@@ -64,7 +57,7 @@ class SnapshotSummaries:
     async def of(
         self,
         tenant_id: str,
-        windows: Sequence[SnapshotWindow],
+        windows: Sequence[Conversation],
         policy_model: str | None,
         model: str | None,
     ) -> str:
@@ -76,19 +69,19 @@ class SnapshotSummaries:
             chosen = self._summariser.choose_model(None, policy_model, model)
             if chosen is not None:
                 return await self._generated(tenant_id, windows, chosen)
-            parts = [window.part for window in windows]
-            pages = _pages((part.conversation_id, span) for part in parts for span in part.spans)
-            ends = await self._read(*pages[0]), await self._read(*pages[-1])
+            parts = [part_of(window) for window in windows]
+            begin, end = parts[0].spans[0].start, parts[-1].spans[-1]
+            first = overlap(parts[0].spans, (Span(begin, begin + _END_MESSAGES),))
+            last = overlap((end,), (Span(end.end - _END_MESSAGES, end.end),))
+            messages = await self._read(windows[0], first), await self._read(windows[-1], last)
             count = sum(part.message_count for part in parts)
-            return extract_snapshot_summary(count, len(windows), *ends)
+            return extract_snapshot_summary(count, len(windows), *messages)
         except (ServiceUnavailable, ValidationError) as error:
             reason = error.facts.get("reason", error.code)
             _log.warning("snapshot_summary_failed", extra={"data": {"reason": reason}})
             return FAILED_SUMMARY
 
-    async def _generated(
-        self, tenant_id: str, windows: Sequence[SnapshotWindow], model: str
-    ) -> str:
+    async def _generated(self, tenant_id: str, windows: Sequence[Conversation], model: str) -> str:
         run = self._summariser.start_run(tenant_id)
         task = SummaryTask(
             SummaryRequest(prompt=SUMMARY_PROMPT),
@@ -98,70 +91,57 @@ class SnapshotSummaries:
             SummaryScope(self._summariser.access.tokenizer.count),
             min_chars=MIN_SUMMARY_CHARS,
         )
-        batch: list[Message] = []
-        try:
-            async for messages in self._messages(windows):
-                if len(batch) >= PAGE_MESSAGES:
-                    made = await self._summariser.summarise(task, batch, is_end=False)
-                    task, batch = replace(task, previous=made.text), []
-                batch += messages
-            return (await self._summariser.summarise(task, batch)).text
-        finally:
-            await run.record(self._database, agent_id=windows[0].conversation.agent_id)
-
-    async def _messages(self, windows: Sequence[SnapshotWindow]) -> AsyncIterator[list[Message]]:
-        """Yield what the model reads of each window: notes, and pages (rules 2 and 3)."""
+        messages: list[Message] = []
         left = LAST_MESSAGES
-        read: list[tuple[list[Message], Sequence[tuple[str, Span]]]] = []
-        for number, window in reversed([*enumerate(windows, start=1)]):
-            summary, visible = await self._visible(window)
-            notes = [f"Conversation {number} of {len(windows)} begins here"] * (len(windows) > 1)
-            notes += [f"Earlier in this conversation: {summary}"] * (summary is not None)
-            pages = _pages((window.part.conversation_id, span) for span in visible)
-            first = len(pages)
-            while first and left > 0:
-                first -= 1
-                left -= pages[first][1].end - pages[first][1].start
-            notes += ["Earlier messages are left out"] * (first > 0)
-            read.append(([Message(Role.USER, (Text(f"[{it}]"),)) for it in notes], pages[first:]))
-        for said, last in reversed(read):
-            yield said
-            for page in last:
-                yield await self._read(*page)
+        try:
+            for number, window in reversed([*enumerate(windows, start=1)]):
+                summary, visible = await self._visible(window)
+                spans = last_of(visible, left)
+                notes = [f"Conversation {number} of {len(windows)} begins here"]
+                notes = notes if len(windows) > 1 else []
+                notes += [f"Earlier in this conversation: {summary}"] if summary else []
+                left -= count_in(spans)
+                if count_in(spans) < count_in(visible):
+                    notes.append("Earlier messages are left out")
+                said = [Message(Role.USER, (Text(f"[{note}]"),)) for note in notes]
+                messages = [*said, *await self._read(window, spans), *messages]
+            return (await self._summariser.summarise(task, messages)).text
+        finally:
+            await run.record(self._database, agent_id=windows[0].agent_id)
 
-    async def _visible(self, window: SnapshotWindow) -> tuple[str | None, Sequence[Span]]:
+    async def _visible(self, window: Conversation) -> tuple[str | None, Sequence[Span]]:
         """Return the active compaction's summary, and the spans of the window beside it."""
-        state, part = window.conversation.state, window.part
-        if state.compaction_id is None or state.hidden_span is None:
-            return None, part.spans
+        state, spans = window.state, part_of(window).spans
         async with self._database.session() as session:
             receipt = await session.contexts.find_compaction(
-                part.conversation_id, state.compaction_id
+                window.conversation_id, state.compaction_id
             )
-        if receipt is None or receipt.summary is None:
-            return None, part.spans
-        kept_spans = overlap(spans_of(state.kept_seqs), part.spans)
-        return receipt.summary, union((*minus(part.spans, (state.hidden_span,)), *kept_spans))
+        if receipt is None or receipt.summary is None or state.hidden_span is None:
+            return None, spans
+        kept_spans = overlap(spans_of(state.kept_seqs), spans)
+        return receipt.summary, union((*minus(spans, (state.hidden_span,)), *kept_spans))
 
-    async def _read(self, conversation_id: str, span: Span) -> list[Message]:
-        """Return the truncated messages of a span, read in batches."""
-        async with self._database.session() as session:
-            sizes = await session.log.sizes(conversation_id, span.start, span.end)
-        messages: list[Message] = []
-        for start, end in batches(sizes, BATCH_BYTES):
+    async def _read(self, window: Conversation, spans: Sequence[Span]) -> list[Message]:
+        """Return the truncated messages of spans, read in batches."""
+        key, messages = window.conversation_id, list[Message]()
+        for span in spans:
             async with self._database.session() as session:
-                part = Span(start, end)
-                rows = await session.contexts.rows(conversation_id, [part], as_chat=False)
-            messages += await asyncio.to_thread(_truncated, rows)
+                sizes = await session.log.sizes(key, span.start, span.end)
+            for start, end in batches(sizes, BATCH_BYTES):
+                async with self._database.session() as session:
+                    rows = await session.contexts.rows(key, [Span(start, end)], as_chat=False)
+                messages += await asyncio.to_thread(_truncated, rows)
         return messages
 
 
-def _pages(spans: Iterable[tuple[str, Span]]) -> list[tuple[str, Span]]:
-    return [
-        (conversation_id, Span(start, min(start + PAGE_MESSAGES, span.end)))
-        for conversation_id, span in spans
-        for start in range(span.start, span.end, PAGE_MESSAGES)
-    ]
+def last_of(spans: Sequence[Span], count: int) -> list[Span]:
+    """Return the last so many messages of spans."""
+    last: list[Span] = []
+    for span in reversed(spans):
+        if (start := max(span.start, span.end - count)) < span.end:
+            last.insert(0, Span(start, span.end))
+            count -= span.end - start
+    return last
 
 
 def _truncated(rows: Sequence[LogRow]) -> list[Message]:

@@ -5,7 +5,7 @@ A creation key is the idempotency key of a request that creates a resource outsi
 
 from __future__ import annotations
 
-from app.database.connections import Repository, Statement
+from app.database.connections import Statement
 from app.database.sql import delete_some, equal, insert
 from app.database.tables import CONVERSATION_TABLES, TABLES
 
@@ -71,25 +71,3 @@ EXPIRE_KEY = Statement("""
     UPDATE api_keys SET expires_at = CASE WHEN revoked_at IS NULL THEN :at ELSE expires_at END
     WHERE key_id = :key_id RETURNING *
 """)
-
-
-class TenantRepository(Repository):
-    """Stores models; the services of keys and limits run their statements."""
-
-    async def set_model(self, tenant_id: str, model: str, entry: str) -> None:
-        """Add or replace the tenant's entry for a model."""
-        await self._session.run(ADD_MODEL, tenant_id=tenant_id, model=model, entry=entry)
-
-    async def find_model(self, tenant_id: str, model: str) -> str | None:
-        """Return the tenant's own entry for a model, or None."""
-        entry: str | None = await self._session.value(FIND_MODEL, tenant_id=tenant_id, model=model)
-        return entry
-
-    async def list_models(self, tenant_id: str) -> list[tuple[str, str]]:
-        """Return the tenant's own entries, by model name."""
-        rows = await self._session.all(LIST_MODELS, tenant_id=tenant_id)
-        return list(map(tuple, rows))
-
-    async def remove_model(self, tenant_id: str, model: str) -> bool:
-        """Delete the tenant's own entry; False when there was none."""
-        return await self._session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model) == 1

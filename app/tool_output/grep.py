@@ -6,8 +6,8 @@
    for each byte is refused [tool-output.grep-linear]. RE2 releases the GIL.
 3. Blocks of lines are searched at once, because `^` and `$` match at the ends of lines there too. A
    pattern that can tell a block from a line, as with `\\A`, is refused.
-4. A line of more than MAX_WHOLE_LINE_BYTES is searched in segments of that size, which overlap by
-   OVERLAP_BYTES: there, a match longer than the overlap may not be found.
+4. A line of more than MAX_WHOLE_LINE_BYTES is searched in parts of that size: a match across two of
+   them is not found. It is one line of the result.
 5. Patterns and blobs are UTF-8. Memory holds the current line and the result.
 """
 
@@ -26,8 +26,6 @@ from app.common.errors import ValidationError
 
 MAX_WHOLE_LINE_BYTES = 262_144
 """The largest line that is searched as a whole (rule 4)."""
-OVERLAP_BYTES = 65_536
-"""Bytes that two segments of a longer line share."""
 MAX_PATTERN_CHARACTERS = 1000
 MAX_RESULT_CHARACTERS = 1_000_000
 """The size of a result at which the search ends."""
@@ -91,7 +89,7 @@ class Grep:
         self._before: deque[str] = deque(maxlen=before)
         self._line = 1
         self._pending = b""  # of the last line
-        self._long: str | None = None  # the start of a line that is searched in segments
+        self._cut: bytes | None = None  # the start of a line that is searched in parts
         self._matches: list[MatchedLine] = []
         self._open: list[MatchedLine] = []  # matches that lack lines after them
         self._truncated = False
@@ -108,66 +106,52 @@ class Grep:
             if self.is_done:
                 return
             block = self._pending + piece[start : start + _BLOCK_BYTES]
-            if self._long is not None and b"\n" in block:
-                self._pending, _, block = block.partition(b"\n")
-                self._search_segment(is_last=True)
             lines, newline, self._pending = block.rpartition(b"\n")
             if newline:
                 self._search(lines.replace(b"\r\n", b"\n").removesuffix(b"\r"))
-            if len(self._pending) > MAX_WHOLE_LINE_BYTES:
-                self._search_segment()
+            if len(self._pending) > MAX_WHOLE_LINE_BYTES + _REACH:
+                split = split_character(self._pending, MAX_WHOLE_LINE_BYTES)
+                end = split[0] if split else MAX_WHOLE_LINE_BYTES
+                self._search(self._pending, end)
+                # The byte before a part, on which `^` and `\b` depend.
+                self._pending = self._pending[end - 1 :]
 
     def finish(self) -> GrepResult:
         """Search the last line, and return the result."""
-        if self._long is not None:
-            self._search_segment(is_last=True)
-        elif self._pending and not self.is_done:
+        if self._pending and not self.is_done:
             self._search(self._pending.removesuffix(b"\r"))
         return GrepResult(self._matches, self._truncated)
 
-    def _search(self, block: bytes) -> None:
-        """Search a block of lines, without the newline of the last one."""
-        lines = block.split(b"\n")
-        self._add_after(self._excerpts(lines[: self._max_after]))
-        at = counted = number = 0
-        while at <= len(block) and not self._truncated:
-            match = self._pattern.search(block, at)
+    def _search(self, block: bytes, part_end: int | None = None) -> None:
+        """Search a block of lines, without the newline of the last one, or a part of a line."""
+        end = len(block) if part_end is None else part_end
+        first = 0 if self._cut is None else 1  # the first line began in a part before
+        lines = block[first:end].split(b"\n")
+        heads = lines if self._cut is None else [self._cut, *lines[1:]]
+        self._add_after(self._excerpts(lines[first : first + self._max_after]))
+        at, counted, number = first, 0, 0
+        while at <= end and not self._truncated:
+            match = self._pattern.search(block, at, end)
             if match is None:
                 break
             start = block.rfind(b"\n", at, match.start()) + 1 or at
             number += block.count(b"\n", counted, start)
             counted = start
+            at = start + len(lines[number]) + 1
+            if self._matches and self._matches[-1].line == self._line + number:
+                continue  # it matches in a part before
             text = _excerpt_around(
                 lines[number], match.start() - start, match.end() - start, self._max_line
             )
-            before = self._excerpts(lines[max(0, number - self._max_before) : number])
+            before = self._excerpts(heads[max(0, number - self._max_before) : number])
             after = self._excerpts(lines[number + 1 : number + 1 + self._max_after])
             self._add(self._line + number, text, [*self._before, *before], after)
-            at = start + len(lines[number]) + 1
-        self._before.extend(self._excerpts(lines[max(0, len(lines) - self._max_before) :]))
+        if part_end is not None:
+            self._cut = heads[0][: (self._max_line + 1) * MAX_CHARACTER_BYTES]
+            return
+        self._cut = None
+        self._before.extend(self._excerpts(heads[max(0, len(lines) - self._max_before) :]))
         self._line += len(lines)
-
-    def _search_segment(self, *, is_last: bool = False) -> None:
-        """Search what is read of a long line (rule 4)."""
-        data = self._pending.removesuffix(b"\r") if is_last else self._pending
-        # The byte before a segment, on which `^` and `\b` depend.
-        margin = 0 if self._long is None else 1
-        end = len(data) if is_last else _character_start(data, len(data) - _REACH)
-        if self._long is None:
-            self._long = _excerpt(data, self._max_line)
-            self._add_after([self._long])
-        is_found = bool(self._matches) and self._matches[-1].line == self._line
-        if not (is_found or self._truncated) and (match := self._pattern.search(data, margin, end)):
-            first, last = match.start() - margin, match.end() - margin
-            continues = (margin > 0, not is_last)
-            text = _excerpt_around(data[margin:end], first, last, self._max_line, continues)
-            self._add(self._line, text, [*self._before], [])
-        if is_last:
-            self._before.append(self._long)
-            self._long, self._pending = None, b""
-            self._line += 1
-        else:
-            self._pending = data[_character_start(data, end - OVERLAP_BYTES) - 1 :]
 
     def _add(self, line: int, text: str, before: list[str], after: list[str]) -> None:
         if len(self._matches) >= self._limit or self._room <= 0:
@@ -227,34 +211,18 @@ def _reason(error: Exception) -> str:
     return text.replace("(?m)", "", 1)
 
 
-def _character_start(data: bytes, position: int) -> int:
-    """Return the last position, at or before the given one, that splits no character."""
-    split = split_character(data, position)
-    return split[0] if split else position
-
-
 def _excerpt(line: bytes, limit: int) -> str:
     """Return the first characters of a line."""
     text = decode_lossy(line[: (limit + 1) * MAX_CHARACTER_BYTES])
     return text[:limit] + ELLIPSIS if len(text) > limit else text
 
 
-def _excerpt_around(
-    line: bytes,
-    match_start: int,
-    match_end: int,
-    limit: int,
-    continues: tuple[bool, bool] = (False, False),
-) -> str:
-    """Return the first characters of a line, or those around its match.
-
-    `continues` is true for each end of the data beyond which the line has more text.
-    """
+def _excerpt_around(line: bytes, match_start: int, match_end: int, limit: int) -> str:
+    """Return the first characters of a line, or those around its match."""
     reach = limit * MAX_CHARACTER_BYTES
     first, last = max(0, match_start - reach), min(len(line), match_start + reach)
     before, text = decode_lossy(line[first:match_start]), decode_lossy(line[first:last])
-    reaches_start = first == 0 and not continues[0]
-    reaches_end = last == len(line) and not continues[1]
+    reaches_start, reaches_end = first == 0, last == len(line)
     start = 0
     if not reaches_start or len(before) + len(decode_lossy(line[match_start:match_end])) > limit:
         start = max(0, len(before) - limit // 4)

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, count_lines
+from app.blobs.repository import CHUNK_BEFORE_LINE, PAGE
 from app.blobs.stored_output import SEQ_REF, message_ref, output_text, stored_output_from
 from app.common.errors import Gone, NotFound
+from app.common.texts import sendable
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import StoredMessage, parse_stored
 from app.conversations.messages.stored_results import (
@@ -27,6 +29,7 @@ from app.conversations.messages.stored_results import (
 )
 from app.conversations.partial_messages import readable_text
 from app.conversations.settings_resolver import SettingsResolver
+from app.database.sql import read
 from app.formats.message import FormatName, Role
 from app.repositories import Database, Repositories
 from app.tool_output.grep import Grep, GrepResult
@@ -66,20 +69,24 @@ class BlobReader:
     ) -> list[Blob]:
         """Return blobs, newest first, after the one with the id `before`."""
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
-            return await session.blobs.page(conversation_id, limit, before)
+            await session.conversations.get(tenant_id, conversation_id)
+            rows = await session.session.all(
+                PAGE,
+                conversation_id=conversation_id,
+                limit=limit,
+                before=before and sendable(before),
+            )
+        return [read(Blob, row) for row in rows]
 
     async def check(self, tenant_id: str, conversation_id: str) -> None:
         """Raise NotFound if the conversation does not exist."""
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            await session.conversations.get(tenant_id, conversation_id)
 
     async def find(self, tenant_id: str, conversation_id: str, ref: str) -> ReadableOutput:
         """Return the output of a ref; raises NotFound, or Gone if it was collected."""
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             blob = await session.blobs.find(conversation_id, ref)
             message = None
             if blob is None:
@@ -132,7 +139,7 @@ class BlobReader:
             limit,
             max_line_length=policy.max_line_length,
             max_bytes=policy.max_message_bytes,
-            total_lines=source.blob.line_count,
+            line_count=source.blob.line_count,
             start=number * CHUNK_BYTES,
             newlines=newlines,
         )
@@ -184,10 +191,9 @@ class BlobReader:
             ).tool_output.max_line_length,
         )
         async with self._searches:
-            batches = self._batches(source)
-            async with aclosing(batches), aclosing(_prefetched(batches)) as ready:
-                async for batch in ready:
-                    await asyncio.to_thread(_feed_all, search, batch)
+            async with aclosing(self._batches(source)) as batches:
+                async for batch in batches:
+                    await asyncio.to_thread(search.feed, b"".join(batch))
                     if search.is_done:
                         break
             return await asyncio.to_thread(search.finish)
@@ -197,10 +203,13 @@ class BlobReader:
         if source.data is not None or line == 0:
             return 0, 0
         async with self._database.session() as session:
-            chunk = await session.blobs.chunk_before_line(
-                source.conversation.conversation_id, source.blob.content_id, line
+            chunk = await session.session.first(
+                CHUNK_BEFORE_LINE,
+                conversation_id=source.conversation.conversation_id,
+                content_id=source.blob.content_id,
+                line=line,
             )
-        return chunk or (0, 0)
+        return tuple(chunk) if chunk is not None else (0, 0)
 
     async def _batches(self, source: ReadableOutput) -> AsyncGenerator[list[bytes]]:
         """Yield all of an output, a few chunks at a time."""
@@ -229,25 +238,6 @@ async def find_message(
             return page[0]
     page = await session.log.by_ids(conversation_id, [ref])
     return page[0] if page else None
-
-
-async def _prefetched(batches: AsyncGenerator[list[bytes]]) -> AsyncGenerator[list[bytes]]:
-    """Yield batches; the next one is read while the caller works on the current one."""
-    following = asyncio.ensure_future(anext(batches, None))
-    try:
-        while (batch := await following) is not None:
-            following = asyncio.ensure_future(anext(batches, None))
-            yield batch
-    finally:
-        following.cancel()
-        await asyncio.wait([following])
-        # Retrieve the exception of a batch that is not needed, so that asyncio logs none.
-        _ = following.cancelled() or following.exception()
-
-
-def _feed_all(search: Grep, batch: list[bytes]) -> None:
-    for chunk in batch:
-        search.feed(chunk)
 
 
 def _bytes_of(message: StoredMessage) -> bytes:

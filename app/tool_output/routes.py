@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from app.blobs.blobs import ToolOutputRef
 from app.common import json_text
 from app.common.errors import ContextLimitUnknown, Gone, NotFound, Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN
@@ -19,7 +17,7 @@ from app.common.texts import is_sendable
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.http import cursors
-from app.http.bodies import Json, require_uncoded
+from app.http.bodies import Json, begun, body_bytes_of, require_uncoded
 from app.http.cursors import Page
 from app.http.errors import problem, problems_of
 from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
@@ -44,6 +42,7 @@ from app.prompt.schemas import (
 )
 from app.tool_output.grep import MAX_PATTERN_CHARACTERS, GrepResult
 from app.tool_output.slices import OutputBytes, OutputLines
+from app.tool_output.uploads import CollectedBlobs
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
 tools_router = APIRouter(route_class=WireRoute, tags=["tools"])
@@ -64,7 +63,10 @@ _RefPath = Annotated[
     ),
 ]
 _BINARY: dict[str, Any] = {
-    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+    "application/octet-stream": {
+        "schema": {"type": "string", "format": "binary"},
+        "example": "12 passed in 0.45s",
+    }
 }
 
 
@@ -118,19 +120,6 @@ class CollectRequest(RequestSchema):
     """true: report what would be collected, without collecting it."""
 
 
-class CollectedBlobs(ResponseSchema):
-    """The blobs that were collected, or would be in a dry run."""
-
-    dry_run: bool
-    """Whether this was a dry run, which collects nothing."""
-    collected: list[ToolOutputRef]
-    """The blobs; reading one is now a `410`."""
-    byte_size: int
-    """Total size of the blobs in bytes."""
-    uploads: int
-    """Number of unfinished uploads that were dropped."""
-
-
 @router.post(
     _BLOBS,
     status_code=201,
@@ -151,7 +140,7 @@ async def upload_blob(
         Query(
             max_length=256,
             description="Id of the tool call.",
-            json_schema_extra={"pattern": r"^[^\u0000]*$"},
+            pattern=r"^[^\u0000]*$",
         ),
     ] = None,
 ) -> Response:
@@ -161,10 +150,6 @@ async def upload_blob(
     Append a tool message with `output_ref: {"id": …}` to refer to the blob. Without `content`, that
     message shows the preview in `view`. An upload that no message refers to is collected.
     """
-    if tool_call_id is not None and not is_sendable(tool_call_id):
-        raise ValidationError.at(
-            "/query/tool_call_id", "contains a character that cannot be stored"
-        )
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
         uploaded = await services(request).uploads.upload(
@@ -174,7 +159,7 @@ async def upload_blob(
             media_type=_media_type(request),
             tool_name=tool_name,
             tool_call_id=tool_call_id,
-            declared_bytes=_declared_bytes(request),
+            declared_bytes=body_bytes_of(request.scope) or 0,
         )
     item = UploadedBlob.of(uploaded.blob, view=uploaded.preview.texts[0])
     location = f"{path_of(public_id_of(request))}/blobs/{uploaded.blob.id}"
@@ -204,13 +189,8 @@ async def collect_blobs(
     With the policy's `gc.drop_compacted`, also the blobs whose messages are all compacted: the
     transcript keeps their previews, with `content_collected`.
     """
-    result = await services(request).blob_collector.collect(
+    return await services(request).uploads.collect(
         tenant_of(request), conversation_id, dry_run=body is not None and body.dry_run
-    )
-    return CollectedBlobs.of(
-        result,
-        collected=[blob.ref for blob in result.blobs],
-        byte_size=sum(blob.byte_size for blob in result.blobs),
     )
 
 
@@ -228,11 +208,6 @@ def _media_type(request: Request) -> str:
     if len(media_type) > _MAX_MEDIA_TYPE_CHARS or not _MEDIA_TYPE.fullmatch(media_type):
         raise ValidationError.at("/header/content-type", "must be a media type")
     return media_type
-
-
-def _declared_bytes(request: Request) -> int:
-    declared = request.headers.get("content-length", "")
-    return int(declared) if declared.isdecimal() and len(declared) < 19 else 0
 
 
 @router.get(
@@ -271,21 +246,8 @@ async def read_content(
     }
     if status == 206:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
-    pieces = await _started(services(request).blobs.content(source, start, end))
+    pieces = await begun(services(request).blobs.content(source, start, end))
     return StreamingResponse(pieces, status, headers)
-
-
-async def _started(pieces: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Read the first piece, so that a failure of the store is an error response."""
-    first = await anext(pieces, b"")
-
-    async def all_pieces() -> AsyncIterator[bytes]:
-        async with aclosing(pieces):
-            yield first
-            async for piece in pieces:
-                yield piece
-
-    return all_pieces()
 
 
 def _range(header: str, total: int) -> tuple[int, int, int]:

@@ -29,11 +29,9 @@ class OutputLines:
 
     text: str
     """The lines, each with its number and a tab before it."""
-    first_line: int
-    """Number of the first line, from 1."""
+    offset: int
+    """Lines before the first one."""
     line_count: int
-    """Number of lines in `text`."""
-    total_lines: int
     """Number of lines of the whole output."""
     next_offset: int | None
     """The next `offset`; null at the end."""
@@ -48,9 +46,7 @@ class OutputBytes:
     """The bytes, decoded as UTF-8."""
     offset: int
     """Offset of the first byte, at a character."""
-    byte_count: int
-    """Number of bytes in `text`."""
-    total_bytes: int
+    byte_size: int
     """Size of the whole output in bytes."""
     next_offset: int | None
     """The next `offset`; null at the end."""
@@ -69,7 +65,7 @@ def byte_slice(data: bytes, start: int, *, offset: int, limit: int, total: int) 
     `data` begins at `start` in the blob and covers the range of `bytes_to_fetch`.
     """
     if offset >= total:
-        return OutputBytes("", offset, 0, total, None)
+        return OutputBytes("", offset, total, None)
     split = split_character(data, offset - start)
     first = split[1] if split else offset - start
     last = min(first + max(limit, 1), total - start)
@@ -77,8 +73,7 @@ def byte_slice(data: bytes, start: int, *, offset: int, limit: int, total: int) 
     if split is not None:
         last = split[0] if split[0] > first else split[1]
     next_offset = start + last if start + last < total else None
-    piece = data[first:last]
-    return OutputBytes(decode_lossy(piece), start + first, len(piece), total, next_offset)
+    return OutputBytes(decode_lossy(data[first:last]), start + first, total, next_offset)
 
 
 class LineReader:
@@ -96,16 +91,16 @@ class LineReader:
         *,
         max_line_length: int,
         max_bytes: int,
-        total_lines: int,
+        line_count: int,
         start: int = 0,
         newlines: int = 0,
     ) -> None:
-        self._offset, self._limit, self._total_lines = offset, limit, total_lines
+        self._offset, self._limit, self._line_count = offset, limit, line_count
         self._max_line_length, self._remaining_bytes = max_line_length, max_bytes
         self._lines: list[str] = []
         self._line, self._line_start = b"", start  # the next line as far as it is read
         self._to_skip = offset - newlines
-        self.is_done = offset >= total_lines or limit < 1
+        self.is_done = offset >= line_count or limit < 1
 
     def feed(self, piece: bytes) -> None:
         """Read the next chunk."""
@@ -128,14 +123,12 @@ class LineReader:
         """Return the slice, after the last chunk or once `is_done`."""
         if self._line:
             self._add(self._line.removesuffix(b"\r"))
-        count = len(self._lines)
-        next_offset = self._offset + count
+        next_offset = self._offset + len(self._lines)
         return OutputLines(
             "\n".join(self._lines),
-            self._offset + 1,
-            count,
-            self._total_lines,
-            next_offset if next_offset < self._total_lines else None,
+            self._offset,
+            self._line_count,
+            next_offset if next_offset < self._line_count else None,
         )
 
     def _add(self, line: bytes) -> None:

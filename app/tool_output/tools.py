@@ -246,9 +246,7 @@ class ToolSearchService:
         NotFound, or ValidationError for an invalid definition.
         """
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
             built_tools = await session.contexts.newest_tools(conversation_id)
         searched = tools if built_tools is None else _joined(built_tools, tools)
         resolved = await self._resolver.of(conversation, RequestSettings(tools=searched))

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from app.blobs.blobs import Blob, Chunk, Chunker
+from app.blobs.blobs import Blob, Chunk, Chunker, ToolOutputRef
 from app.blobs.offloading import PreviewedBlob
 from app.blobs.preview import PreviewBuilder
+from app.blobs.repository import COLLECT, COLLECTABLE, LIST_DUE, STALE_UPLOADS, SWEPT
 from app.blobs.store import BlobStore
 from app.common import json_text
+from app.common.answers import answer
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.conversations.events import EventType
-from app.conversations.lookup import lock_conversation
-from app.conversations.messages.stored_results import CHUNKS_PER_READ, StoredResults
+from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
+from app.database.sql import read
 from app.repositories import Database
 
 _DROP_TIMEOUT_SECONDS = 5
@@ -32,16 +34,36 @@ _MIN_ORPHAN_AGE = timedelta(hours=1)
 _log = logging.getLogger("app.blobs")
 
 
+@answer()
+@dataclass(frozen=True, slots=True)
+class CollectedBlobs:
+    """The blobs that were collected, or would be in a dry run."""
+
+    dry_run: bool
+    """Whether this was a dry run, which collects nothing."""
+    collected: tuple[ToolOutputRef, ...]
+    """The blobs; reading one is now a `410`."""
+    byte_size: int
+    """Total size of the blobs in bytes."""
+    uploads: int
+    """Number of unfinished uploads that were dropped."""
+
+
 @dataclass(eq=False, repr=False)
 class BlobUploads:
-    """Stores uploads as blobs."""
+    """Stores uploads as blobs, and collects blobs.
+
+    An upload without a message stays for `_upload_ttl`.
+    """
 
     _database: Database
     _resolver: SettingsResolver
     _store: BlobStore
     _outputs: StoredResults
     _new_id: Callable[[], str]
+    _now: Callable[[], datetime]
     _max_blob_bytes: int
+    _upload_ttl: timedelta
 
     async def upload(
         self,
@@ -60,9 +82,7 @@ class BlobUploads:
         leaves nothing stored. One whose declared size is too large is refused before it is read.
         """
         async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id)
         self._check_size(declared_bytes)
         content_id = self._new_id()
         async with self._database.session() as session:
@@ -71,9 +91,19 @@ class BlobUploads:
         try:
             policy = await self._resolver.tool_output_of(conversation)
             chunker, preview = Chunker(), PreviewBuilder(policy)
-            key = await self._write(
-                tenant_id, conversation_id, content_id, pieces, chunker, preview
-            )
+
+            async def checked() -> AsyncIterator[bytes]:
+                async for piece in pieces:
+                    self._check_size(chunker.byte_size + len(piece))
+                    preview.feed(piece)
+                    yield piece
+
+            async def add(chunks: Sequence[Chunk]) -> None:
+                async with self._database.session() as session:
+                    await session.blobs.add_chunks(conversation_id, content_id, chunks)
+
+            place = tenant_id, conversation_id, content_id
+            key = await self._outputs.write(place, checked(), chunker, add)
             blob = chunker.blob(media_type, tool_name, tool_call_id)
             blob = replace(blob, content_id=content_id, object_key=key)
             async with self._database.session() as session:
@@ -93,36 +123,6 @@ class BlobUploads:
             detail = f"A blob holds at most {self._max_blob_bytes:,} bytes"
             raise PayloadTooLarge(detail, {"limit": self._max_blob_bytes})
 
-    async def _write(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        content_id: str,
-        pieces: AsyncIterator[bytes],
-        chunker: Chunker,
-        preview: PreviewBuilder,
-    ) -> str | None:
-        """Store the stream's chunks, and return the key of their object, if there is one."""
-        pending: list[Chunk] = []
-        async with self._store.writer(tenant_id, conversation_id, content_id) as writer:
-
-            async def flush() -> None:
-                stored = await writer.write(pending)
-                async with self._database.session() as session:
-                    await session.blobs.add_chunks(conversation_id, content_id, stored)
-                pending.clear()
-
-            async for piece in pieces:
-                self._check_size(chunker.byte_size + len(piece))
-                preview.feed(piece)
-                pending += chunker.feed(piece)
-                if len(pending) >= CHUNKS_PER_READ:
-                    await flush()
-            pending += chunker.finish()
-            if pending:
-                await flush()
-            return await writer.finish()
-
     async def _drop(self, conversation_id: str, content_id: str) -> None:
         """Drop an unfinished upload; if that fails, a collection drops it later."""
         try:
@@ -131,26 +131,7 @@ class BlobUploads:
         except (ServiceUnavailable, TimeoutError):
             _log.warning("upload_not_dropped")
 
-
-@dataclass(frozen=True, slots=True)
-class CollectionResult:
-    """The blobs and unfinished uploads that a collection deleted; a dry run deletes none."""
-
-    dry_run: bool
-    blobs: tuple[Blob, ...]
-    uploads: int
-
-
-@dataclass(eq=False, repr=False)
-class BlobCollector:
-    """Collects blobs; an upload without a message stays for `_upload_ttl`."""
-
-    _database: Database
-    _resolver: SettingsResolver
-    _store: BlobStore
-    _outputs: StoredResults
-    _now: Callable[[], datetime]
-    _upload_ttl: timedelta
+    # --- collecting -----------------------------------------------------------------------
 
     async def collect(
         self,
@@ -159,33 +140,35 @@ class BlobCollector:
         *,
         dry_run: bool = False,
         uploaded_before: datetime | None = None,
-    ) -> CollectionResult:
+    ) -> CollectedBlobs:
         """Collect blobs that nothing refers to; with `gc.drop_compacted` also compacted ones.
 
         Uploads after `uploaded_before` stay, because a message may still be appended for them.
         """
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             compacted = self._resolver.policy_of(conversation).gc.drop_compacted
-            blobs = await session.blobs.collectable(
-                conversation_id, uploaded_before, compacted=compacted
-            )
-            begun_before = self._now() - self._upload_ttl
-            uploads = await session.blobs.stale_uploads(conversation_id, begun_before)
+            sql, own = session.session, {"conversation_id": conversation_id}
+            ages = {
+                "uploaded_before": uploaded_before,
+                "begun_before": self._now() - self._upload_ttl,
+            }
+            rows = await sql.all(COLLECTABLE, **own, **ages, compacted=compacted)
+            blobs = [read(Blob, row) for row in rows]
+            size = sum(blob.byte_size for blob in blobs)
+            uploads = await sql.all(STALE_UPLOADS, **own, **ages)
             if not dry_run:
                 if blobs:
-                    await session.blobs.collect(conversation_id, [blob.id for blob in blobs])
-                    size = sum(blob.byte_size for blob in blobs)
-                    data = json_text.dumps({"blobs": len(blobs), "byte_size": size})
+                    await sql.run(COLLECT, **own, refs=[blob.id for blob in blobs])
+                    data = json_text.dumps({"blob_count": len(blobs), "byte_size": size})
                     await session.events.add(conversation_id, EventType.GC, data)
-                for content_id in uploads:
-                    await session.blobs.drop_upload(conversation_id, content_id)
-                await session.blobs.mark_swept(conversation_id)
+                for row in uploads:
+                    await session.blobs.drop_upload(conversation_id, str(row["content_id"]))
+                await sql.run(SWEPT, **own)
         if not dry_run:
             await self._outputs.delete_objects(*(blob.object_key for blob in blobs))
-        return CollectionResult(dry_run, tuple(blobs), len(uploads))
+        refs = tuple(blob.ref for blob in blobs)
+        return CollectedBlobs(dry_run, refs, size, len(uploads))
 
     async def collect_all(self) -> int:
         """Collect in every conversation that may have something to collect; return the blobs."""
@@ -194,8 +177,10 @@ class BlobCollector:
         visited: set[str] = set()
         while True:
             async with self._database.session() as session:
-                due = await session.blobs.list_due(uploaded_before, _SWEEP_BATCH)
-            unvisited = [item for item in due if item[1] not in visited]
+                due = await session.session.all(
+                    LIST_DUE, uploaded_before=uploaded_before, limit=_SWEEP_BATCH
+                )
+            unvisited = [(row[0], str(row[1])) for row in due if str(row[1]) not in visited]
             if not unvisited:
                 break
             for tenant_id, conversation_id in unvisited:
@@ -206,7 +191,7 @@ class BlobCollector:
                     )
                 except NotFound:
                     continue
-                collected += len(result.blobs)
+                collected += len(result.collected)
         await self._sweep_objects()
         return collected
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from app.common.errors import Conflict, ServiceUnavailable
 from app.repositories import Database
-from app.work.repository import Claim
+from app.work.repository import RELEASE_LEASE, RETRY_LATER, TAKE_LEASE, Claim
 
 LEASE_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 0.05
@@ -49,7 +49,7 @@ class Leases:
             async with self._renewed(conversation_id, holder, ends_at):
                 yield True
         finally:
-            await self._release(conversation_id, holder)
+            await self.release(conversation_id, holder)
 
     @asynccontextmanager
     async def wait(self, conversation_id: str, timeout_seconds: float) -> AsyncIterator[None]:
@@ -91,24 +91,28 @@ class Leases:
             async with self._renewed(claim.conversation_id, claim.holder, claim.ends_at):
                 yield
         except asyncio.CancelledError:
-            await self._release(claim.conversation_id, claim.holder)
+            await self.release(claim.conversation_id, claim.holder)
             raise
-        await self._release(claim.conversation_id, claim.holder)
+        await self.release(claim.conversation_id, claim.holder)
 
     async def retry_later(self, claim: Claim, seconds: float) -> None:
         """Release the lease of a claim; its work can be claimed again after `seconds`."""
+        lease = {"conversation_id": claim.conversation_id, "holder": claim.holder}
         with suppress(ServiceUnavailable):
             async with self._database.session() as session:
-                await session.jobs.retry_later(claim.conversation_id, claim.holder, seconds)
+                await session.session.run(RETRY_LATER, **lease, seconds=seconds)
 
-    async def _release(self, conversation_id: str, holder: str) -> None:
+    async def release(self, conversation_id: str, holder: str) -> None:
+        """Release a lease, unless another process took it over."""
+        lease = {"conversation_id": conversation_id, "holder": holder}
         with suppress(ServiceUnavailable):  # then it expires
             async with self._database.session() as session:
-                await session.jobs.release_lease(conversation_id, holder)
+                await session.session.run(RELEASE_LEASE, **lease)
 
     async def _take(self, conversation_id: str, holder: str) -> bool:
+        lease = {"conversation_id": conversation_id, "holder": holder, "seconds": self._seconds}
         async with self._database.session() as session:
-            return await session.jobs.take_lease(conversation_id, holder, self._seconds)
+            return bool(await session.session.value(TAKE_LEASE, **lease))
 
     @asynccontextmanager
     async def _renewed(

@@ -288,11 +288,6 @@ class JobRepository(Repository):
                 break
         return None
 
-    async def retry_later(self, conversation_id: str, holder: str, seconds: float) -> None:
-        """Release a lease; workers can claim the conversation again after `seconds`."""
-        lease = {"conversation_id": conversation_id, "holder": holder, "seconds": seconds}
-        await self._session.run(RETRY_LATER, **lease)
-
     async def set_due(self, conversation_id: str) -> bool:
         """Make a compaction due; False when it is due already."""
         return await self._session.run(SET_DUE, conversation_id=conversation_id) == 1
@@ -316,15 +311,6 @@ class JobRepository(Repository):
             return None
         failure = json_text.loads(row["last_failure"])
         return Failure(**failure, **{name: row[name] for name in _FAILURE_COLUMNS})
-
-    async def take_lease(self, conversation_id: str, holder: str, seconds: float) -> bool:
-        """Take the lease, or renew it as its holder; False while another process holds it."""
-        lease = {"conversation_id": conversation_id, "holder": holder, "seconds": seconds}
-        return bool(await self._session.value(TAKE_LEASE, **lease))
-
-    async def release_lease(self, conversation_id: str, holder: str) -> None:
-        """Release the lease, unless another process took it over."""
-        await self._session.run(RELEASE_LEASE, conversation_id=conversation_id, holder=holder)
 
     async def add(
         self, tenant_id: str, conversation_id: str, job_id: str, kind: str, request: str

@@ -8,22 +8,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
-from typing import Any
+from collections.abc import Iterator, Sequence
+from threading import Lock
+from typing import Self
 
 from benchmarks.fidelity.judge import content_texts
 from benchmarks.fidelity.planted.generated import Session
 from benchmarks.fidelity.planted.wording import Kind
+from tests.fake_llm import Behaviour, FakeLLM, Request, completion_body
 from tests.payload_tokens import text_tokens
 
-FAITHFUL, DROPPING = "faithful", "dropping"
-PROVIDER = "openai"
+MODELS = ("openai/faithful", "openai/dropping")
 DROPPED = (Kind.SAFETY, Kind.CONSTRAINT, Kind.STANDING, Kind.STANDING_OTHER)
 TODOS = "open todo items"
 TAG_TOKENS = 60
@@ -35,11 +32,11 @@ _SOURCE = re.compile(r"<(conversation|earlier_\w+|checklist)>(.*?)</\1>", re.DOT
 class ScriptedModel:
     """Answers with the planted statements of a prompt; counts calls and input tokens."""
 
-    def __init__(
-        self, sessions: Sequence[Session], count: Callable[[str], int] = text_tokens
-    ) -> None:
+    def __init__(self, sessions: Sequence[Session]) -> None:
         self.figures: Counter[str] = Counter()
-        self._lock, self._count = Lock(), count
+        self._lock, self._server = Lock(), FakeLLM()
+        self._server.always(self._answer)
+        self.api_base = self._server.api_base
         self._chains = {
             tuple(plant.text for plant in chain): str(chain[-1].kind)
             for session in sessions
@@ -47,36 +44,32 @@ class ScriptedModel:
         }
         self._todos = sorted({text for session in sessions for text in session.todos})
 
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the body of one answer."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    def _answer(self, request: Request) -> Behaviour:
+        body = request.body
         texts = [text for message in body["messages"] for text in content_texts(message)]
         prompt = "\n".join(texts)
-        tokens = self._count(prompt)
+        tokens = text_tokens(prompt)
         with self._lock:
-            self.figures["calls"] += 1
-            self.figures["input_tokens"] += tokens
+            self.figures.update(calls=1, input_tokens=tokens)
         limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or 4_096)
         found = list(self._found(prompt))
-        if DROPPING in body["model"]:
+        if "dropping" in body["model"]:
             kept = [item for item in found if item[0] not in DROPPED]
             found = kept[::2]
         sources = [match[2] for match in _SOURCE.finditer(prompt)]
         max_chars = sum(map(len, sources or [prompt])) - FRAME_CHARS * len(sources)
-        summary = self._rendered(found, limit - TAG_TOKENS, max_chars)
+        summary = _rendered(found, limit - TAG_TOKENS, max_chars)
         retain = "<retain>Nothing.</retain>\n" if "<retain>" in prompt else ""
         text = f"{retain}<summary>{summary}</summary>"
-        written = self._count(text)
-        usage = {"prompt_tokens": tokens, "completion_tokens": written}
-        usage["total_tokens"] = tokens + written
-        message = {"role": "assistant", "content": text}
-        return {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": body["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            "usage": usage,
-        }
+        usage = {"prompt_tokens": tokens, "completion_tokens": text_tokens(text)}
+        usage["total_tokens"] = sum(usage.values())
+        return Behaviour(body={**completion_body(text), "usage": usage})
 
     def _found(self, prompt: str) -> Iterator[tuple[str, str]]:
         """Yield the kind and text of each statement in a prompt, of a subject the newest."""
@@ -88,63 +81,33 @@ class ScriptedModel:
             if text in prompt:
                 yield TODOS, text
 
-    def _rendered(self, found: Sequence[tuple[str, str]], limit: int, max_chars: int) -> str:
-        """Return the statements below headings, as many as the limit of tokens allows.
 
-        Without headings where the text would be longer than its source, which no service accepts.
-        """
-        order = [*DROPPED, *(kind for kind in Kind if kind not in DROPPED), TODOS]
-        lines, heading = [], ""
-        for kind, text in sorted(found, key=lambda item: order.index(item[0])):
-            new = [f"## {kind.capitalize()}"] if kind != heading else []
-            new.append(f"- {text}")
-            limit -= sum(self._count(line) + 1 for line in new)
-            if limit < 0:
-                break
-            heading = kind
-            lines += new
-        text = "\n".join(lines) or NOTHING
-        if len(text) > max_chars:
-            text = "\n".join(line for line in lines if not line.startswith("#"))
-        return text[: max(0, max_chars)] or "-"
+def _rendered(found: Sequence[tuple[str, str]], limit: int, max_chars: int) -> str:
+    """Return the statements below headings, as many as the limit of tokens allows.
 
-
-@contextmanager
-def serving(model: ScriptedModel) -> Iterator[str]:
-    """Serve the models on loopback; yield their base URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            data = json.dumps(model.answer(body)).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
+    Without headings where the text would be longer than its source, which no service accepts.
+    """
+    order = [*DROPPED, *(kind for kind in Kind if kind not in DROPPED), TODOS]
+    lines, heading = [], ""
+    for kind, text in sorted(found, key=lambda item: order.index(item[0])):
+        new = [f"## {kind.capitalize()}"] if kind != heading else []
+        new.append(f"- {text}")
+        limit -= sum(text_tokens(line) + 1 for line in new)
+        if limit < 0:
+            break
+        heading = kind
+        lines += new
+    text = "\n".join(lines) or NOTHING
+    if len(text) > max_chars:
+        text = "\n".join(line for line in lines if not line.startswith("#"))
+    return text[: max(0, max_chars)] or "-"
 
 
 def summarised_by(api_base: str) -> dict[str, str]:
     """Return the environment of a service that may call the models, without a limit."""
-    names = [f"{PROVIDER}/{FAITHFUL}", f"{PROVIDER}/{DROPPING}"]
     return {
-        "CONTEXT_SUMMARIZER_MODEL": names[0],
-        "CONTEXT_SUMMARIZER_ALLOWED_MODELS": ",".join(names),
+        "CONTEXT_SUMMARIZER_MODEL": MODELS[0],
+        "CONTEXT_SUMMARIZER_ALLOWED_MODELS": ",".join(MODELS),
         "CONTEXT_SUMMARIZER_API_BASE": api_base,
         "CONTEXT_SUMMARIZER_API_KEY": "none",
         "CONTEXT_SUMMARIZER_CONTEXT_WINDOW": "128000",

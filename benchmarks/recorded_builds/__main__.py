@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.processes import ROOT, started
 from benchmarks.recorded_builds.chat import SUMMARISER, Scenario, Trace
 from benchmarks.recorded_builds.comparison import compare, kind_of
 from benchmarks.recorded_builds.recorder import ANSWER_SECONDS, Recorder
 from benchmarks.recorded_builds.scenarios import background, foreground
-from benchmarks.recorded_builds.service import served, summariser
+from benchmarks.recorded_builds.service import summariser
+from tests.commands import COMMAND
 
-ROOT = Path(__file__).parents[2]
 PATIENT = (
     "DATABASE_CONNECT",
     "DATABASE_STATEMENT",
@@ -49,6 +50,7 @@ def record(out: Path, checkout: Path, python: str, traces: Path) -> None:
             "CONTEXT_SUMMARIZER_API_BASE": api_base,
             "CONTEXT_SUMMARIZER_API_KEY": "none",
             "CONTEXT_SUMMARIZER_CALLS_PER_HOUR": "1000000",
+            "PYTHONPATH": str(checkout),
             **{f"CONTEXT_{name}_SECONDS": str(ANSWER_SECONDS) for name in PATIENT},
         }
         parts: tuple[tuple[list[Scenario], list[str]], ...] = (
@@ -56,9 +58,9 @@ def record(out: Path, checkout: Path, python: str, traces: Path) -> None:
             (background(conversations), []),
         )
         for scenarios, flags in parts:
-            command = [python, "-c", "from app.cli import main; main()", "serve", *flags]
-            with served(command, checkout, Path(folder), environ) as port:
-                for lines in _run_all(scenarios, port):
+            command = [python, *COMMAND[1:], "serve", "--data-dir", f"{folder}/data", *flags]
+            with started(command, environ, Path(folder, "service.log"), checkout) as served:
+                for lines in _run_all(scenarios, served.port):
                     file.writelines(lines)
                     counted.update(kind_of(json.loads(line)) for line in lines)
     seconds = time.perf_counter() - began

@@ -119,7 +119,7 @@ def overflow(trace: Trace, recorder: Recorder) -> None:
     for format in (*PROVIDERS, *PROVIDERS):
         asked = {"format": format, "model": MODELS[format], "status": "", "error": _TOO_LONG}
         chat.send("POST", "/overflow", asked, f"overflow build {format}")
-    chat.build_all(max_context_tokens=12_000)
+    chat.build_all(context_window=12_000)
     chat.look()
     if found := chat.compactions():
         chat.send("POST", f"/compactions/{found[0]['compaction_id']}/undo", label="undo")
@@ -164,7 +164,7 @@ def snapshots(trace: Trace, recorder: Recorder) -> None:
     chat.append(trace.messages[:half])
     chat.build_all()
     saved = chat.send("POST", "/snapshots", {"description": "half"}, "save") or {}
-    session = f"/v1/snapshots/{saved.get('session_id')}"
+    session = f"/v1/snapshots/{saved.get('snapshot_id')}"
     file = recorder.send("GET", f"{session}?download=true", label="download")
     chat.append(trace.messages[half:])
     chat.build_all()
@@ -175,9 +175,9 @@ def snapshots(trace: Trace, recorder: Recorder) -> None:
     for target in (chat, other):
         recorder.send("POST", f"{session}/restore", {"conversation_id": target.key}, "restore")
         target.build_all()
-    file = {**(file or {}), "session_id": str(uuid5(NAMESPACE_URL, f"{recorder.name} import"))}
+    file = {**(file or {}), "snapshot_id": str(uuid5(NAMESPACE_URL, f"{recorder.name} import"))}
     recorder.send("POST", "/v1/snapshots", file, "import")
-    recorder.send("POST", f"/v1/snapshots/{file['session_id']}/restore", {}, "restore import")
+    recorder.send("POST", f"/v1/snapshots/{file['snapshot_id']}/restore", {}, "restore import")
     for at_seq in (1, half or 1, None):
         fork = str(uuid5(NAMESPACE_URL, f"{recorder.name} fork {at_seq}"))
         chat.send("POST", "/fork", {"conversation_id": fork, "at_seq": at_seq}, "fork")
@@ -259,7 +259,7 @@ def oversized(trace: Trace, recorder: Recorder) -> None:
 
 def stateless(trace: Trace, recorder: Recorder) -> None:
     """Build, compress and count without stored state."""
-    asked: dict[str, Any] = {"max_context_tokens": 4_000, "preserve_top": 2, "preserve_bottom": 3}
+    asked: dict[str, Any] = {"context_window": 4_000, "preserve_top": 2, "preserve_bottom": 3}
     state = None
     for end in range(10, len(trace.messages) + 10, 10):
         body = {**asked, "messages": trace.messages[:end]}

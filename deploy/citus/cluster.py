@@ -2,7 +2,7 @@
 
     python deploy/citus/cluster.py start FOLDER --programs /usr/lib/postgresql/15/bin --workers 2
     python deploy/citus/cluster.py status FOLDER
-    python deploy/citus/cluster.py stop FOLDER
+    python deploy/citus/cluster.py stop FOLDER [--node worker1]
 
 `start` makes what is missing: the nodes, each in a folder of its own, and the service's database on
 all of them, migrated and distributed. It prints the URLs for the service and for its tests. The
@@ -75,10 +75,10 @@ class Cluster:
                 self._make_database(database)
             self._distribute()
 
-    def stop(self) -> None:
-        """Stop all nodes, the coordinator first."""
+    def stop(self, only: str | None = None) -> None:
+        """Stop all nodes, the coordinator first, or one."""
         for name in reversed(self.nodes):
-            if self.runs(name):
+            if only in (None, name) and self.runs(name):
                 self._control(name, "-w", "-m", "fast", "stop")
 
     def runs(self, name: str) -> bool:
@@ -115,8 +115,10 @@ class Cluster:
         """Make the tables of the service, and place them on the nodes."""
         url = self.url(self.port, DATABASE)
         program = str(Path(sys.executable).with_name("context-service"))
-        _run(program, "migrate", env=os.environ | {"CONTEXT_DATABASE_URL": url})
+        service = os.environ | {"CONTEXT_DATABASE_URL": url}
+        _run(program, "migrate", env=service)
         self._psql(self.port, DATABASE, "--file", str(HERE / "distribute.sql"))
+        _run(program, "migrate", env=service)  # makes the functions of the shards
 
     def _psql(self, port: int, database: str, *words: str) -> str:
         options = ("--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1")
@@ -149,6 +151,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--programs", default="/usr/lib/postgresql/15/bin", help="where initdb is")
     parser.add_argument("--port", type=int, default=5440, help="of the coordinator")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--node", help="stop this one only, such as worker1")
     given = parser.parse_args(words)
     folder = given.folder.resolve()
     kept = folder / "cluster.json"
@@ -164,7 +167,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for name, port in cluster.nodes.items():
             print(f"{name} on port {port} {'runs' if cluster.runs(name) else 'does not run'}")
     elif given.command == "stop":
-        cluster.stop()
+        cluster.stop(given.node)
     else:
         cluster.start()
         print(f"export CONTEXT_DATABASE_URL={cluster.url(cluster.port, DATABASE)}")

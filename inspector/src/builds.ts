@@ -58,7 +58,7 @@ export interface PayloadItem {
 }
 
 /** Return the parts of a payload in the order in which providers read them: tools, system, history. */
-export function itemsOf({ payload, item_seqs }: Schemas["EarlierBuild"]): PayloadItem[] {
+export function itemsOf({ payload, diagnostics: { item_seqs } }: Schemas["EarlierBuild"]): PayloadItem[] {
   const fields = payload as Fields;
   const config = fields["config"] as Fields | undefined;
   const system = fields["system"] ?? fields["instructions"] ?? config?.["system_instruction"];

@@ -17,6 +17,7 @@ from uuid_utils import uuid7
 
 from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
+from app.common.pages import Page
 from app.compaction.receipts import ReceiptService
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
@@ -40,7 +41,7 @@ from app.conversations.schemas import AgentCreate, ConversationCreate, Conversat
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.database.connections import Store
 from app.formats import parse_tool
 from app.formats.message import FormatName
@@ -144,9 +145,9 @@ class WatchedDatabase(Database):
         return self._store
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
         """Open a session and remember it for this task."""
-        async with super().session() as session:
+        async with super().session(seconds) as session:
             with _counted():
                 yield session
 
@@ -333,7 +334,7 @@ class Harness:
         self, conversation_id: str, seq: int, *, turn: bool = False, pinned: bool = True
     ) -> list[int]:
         """Pin the message with this seq."""
-        message_id = (await self._messages(conversation_id))[seq - 1].id
+        message_id = (await self.messages(conversation_id))[seq - 1].id
         return await self.transcripts.pin(
             TENANT, conversation_id, message_id, whole_turn=turn, pinned=pinned
         )
@@ -344,20 +345,17 @@ class Harness:
 
     async def bodies(self, conversation_id: str) -> list[str]:
         """Return the log as it is stored, in order."""
-        return [message.body for message in await self._messages(conversation_id)]
+        return [message.body for message in await self.messages(conversation_id)]
 
-    async def _messages(self, conversation_id: str) -> Sequence[StoredMessage]:
-        _, page = await self.transcripts.page(
-            TENANT, conversation_id, after_seq=0, before_seq=10**9, order="asc", limit=10_000
-        )
-        return page
+    async def messages(self, conversation_id: str) -> Page[StoredMessage]:
+        """Return the log as transcripts read it."""
+        async with self.database.session() as session:
+            return await session.log.page(conversation_id, 0, 10**9, "asc", 10_000)
 
     async def stored(self, conversation_id: str) -> Conversation:
         """Return the conversation as it is stored."""
         async with self.database.session() as session:
-            found = await session.conversations.find(TENANT, conversation_id, MODEL)
-        assert found is not None
-        return found
+            return await session.conversations.get(TENANT, conversation_id)
 
 
 @dataclass
@@ -371,7 +369,7 @@ class Build:
         self.payload: dict[str, Any] = json.loads(self.text)
 
     def __getitem__(self, name: str) -> Any:
-        return self.raw[name]
+        return self.raw[name] if name in self.raw else self.raw["diagnostics"][name]
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -382,7 +380,7 @@ class Build:
     @property
     def stable(self) -> list[dict[str, Any]]:
         """The items promised to stay."""
-        return self.messages[: self.raw["stable_items"]]
+        return self.messages[: self["stable_items"]]
 
     @property
     def contents(self) -> str:
@@ -393,11 +391,11 @@ class Build:
         """Count the payload from scratch: system, tools and messages."""
         count, messages = TOKENIZER.count, self.messages
         system = [block["text"] for block in self.payload.get("system", [])]
-        is_chat = self.raw["format"] == CHAT
-        if is_chat and messages[0]["role"] == "system" and self.raw["budget"].system_prompt:
+        is_chat = self["format"] == CHAT
+        if is_chat and messages[0]["role"] == "system" and self["budget"].system_prompt:
             state, *messages = messages
             system = [state["content"]]
-        total = count_payload_messages(FormatName(self.raw["format"]), messages, count)
+        total = count_payload_messages(FormatName(self["format"]), messages, count)
         if system:
             total += count_system("\n\n".join(system), count)
         tools = [parse_tool(raw, "") for raw in self.payload.get("tools", [])]

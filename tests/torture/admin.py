@@ -9,9 +9,9 @@ from threading import Event
 from time import monotonic
 from typing import Any, TypeVar
 
-from app.cli import api_keys as keys
 from app.common.errors import ServiceUnavailable
 from app.settings import Settings
+from tests import keys
 from tests.commands import settings_from
 
 T = TypeVar("T")

@@ -378,7 +378,11 @@ class Life:
         where = f"{format} payload of {conversation.id}"
         self.check(not (wrong := refusals(format, payload)), f"{where}: {wrong[:3]}")
         room = conversation.window - OUTPUT_TOKENS
-        self.equal(built["budget"]["effective_window"], room, f"{where}: the effective window")
+        self.equal(
+            built["diagnostics"]["budget"]["effective_window"],
+            room,
+            f"{where}: the effective window",
+        )
         self.check(built["tokens_used"] <= room, f"{where}: {built['tokens_used']} tokens")
         counted = payload_tokens(payload)
         self.check(counted <= room, f"{where}: {counted} tokens by our count, in {room}")
@@ -398,7 +402,9 @@ class Life:
         items = [_unmarked(item) for item in payload[ITEMS[format]]]
         before = conversation.promised.get((format, built["epoch"]), [])
         self.equal(items[: len(before)], before, f"{format}: the stable items of an epoch")
-        conversation.promised[format, built["epoch"]] = items[: built["stable_items"]]
+        conversation.promised[format, built["epoch"]] = items[
+            : built["diagnostics"]["stable_items"]
+        ]
 
     def _judge_completeness(
         self, conversation: Conversation, built: dict[str, Any], shown: Shown, where: str
@@ -417,7 +423,7 @@ class Life:
         if built["degraded"]:
             # What was done to fit is told, but the newest user message is never dropped.
             users = [seq for seq, entry in conversation.living() if entry.role == "user"]
-            missing &= set() if built["summary_used"] else set(users[-1:])
+            missing &= set() if built["diagnostics"]["summary_used"] else set(users[-1:])
         if missing:
             made = self.pages(f"{path(conversation)}/compactions")
             lost = sorted(seq for seq in missing if not is_hidden(seq, made))

@@ -445,5 +445,5 @@ def is_hidden(seq: int, receipts: Collection[Mapping[str, Any]]) -> bool:
     for receipt in receipts:
         hidden = receipt["hidden_range"]
         if receipt["status"] == "active" and hidden and hidden[0] <= seq < hidden[1]:
-            return seq not in receipt["kept"]
+            return seq not in receipt["kept_seqs"]
     return False

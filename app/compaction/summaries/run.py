@@ -43,8 +43,8 @@ class SummariserRun:
     answered last, `extractive` for the built-in summariser. `cost_usd` is None where a price is
     unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
     the tenant's own ones included. `unrecorded` are the answered calls by model that no usage
-    totals have yet. Of the input, `cached_tokens` were read from the provider's cache. The object
-    is mutable, and belongs to one compaction.
+    totals have yet. `input_tokens` exclude cached ones. The object is mutable, and belongs to one
+    compaction.
     """
 
     tenant_id: str
@@ -59,14 +59,16 @@ class SummariserRun:
     failed_models: set[str] = field(default_factory=set)
     infos: dict[str, ModelInfo | None] = field(default_factory=dict)
     unrecorded: dict[str, UsageEntry] = field(default_factory=dict)
-    cached_tokens: int = 0
+    cache_creation_tokens: int = 0
+    cache_read_tokens: int = 0
 
     def add_usage(self, call: ModelCall, completion: Completion) -> None:
         """Add the tokens and the price of an answered call."""
         self.model = call.model
         usage = completion.usage
-        self.input_tokens += usage.sent_tokens
-        self.cached_tokens += usage.cache_read_tokens
+        self.input_tokens += usage.input_tokens
+        self.cache_creation_tokens += usage.cache_creation_tokens
+        self.cache_read_tokens += usage.cache_read_tokens
         self.output_tokens += usage.output_tokens
         price = completion.cost(call.info)
         is_known = self.cost_usd is not None and price is not None

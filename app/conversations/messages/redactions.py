@@ -79,10 +79,18 @@ REPLACE = Statement(f"""
     WHERE {_MESSAGE}
         AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
 """)
-# The index of words is made again from there on.
-CLEAR_WORDS = Statement(
-    f"DELETE FROM message_words WHERE {_CONVERSATION} AND first_seq + cardinality(sizes) > :seq"
-)
+# The words of the other messages of its block stay.
+REMOVE_WORDS = Statement(f"""
+    UPDATE message_words SET words = CAST(coalesce((
+        SELECT string_agg(format('%L:%s', lexeme, array_to_string(others, ',')), ' ')
+        FROM (
+            SELECT lexeme, array_remove(positions, CAST(:seq - first_seq + 1 AS smallint)) AS others
+            FROM unnest(words)
+        ) AS kept
+        WHERE cardinality(others) > 0
+    ), '') AS tsvector)
+    WHERE {_CONVERSATION} AND first_seq <= :seq AND first_seq + cardinality(sizes) > :seq
+""")
 # A blob that another message refers to as well stays with that one.
 REMOVE_BLOBS = Statement(
     f"""
@@ -127,22 +135,22 @@ DROP_SUMMARIES = Statement(
 SHOW_TOMBSTONE = Statement(f"""
     UPDATE heads
     SET view_version = view_version + 1, view_cause = 'redacted',
-        redacted_version = view_version + 1, unindexed_at = least(unindexed_at, now())
+        redacted_version = view_version + 1
     WHERE {_CONVERSATION}
 """)
 STARTS = Statement(f"SELECT epoch_id, frame FROM epochs WHERE {_CONVERSATION}")
 SET_START = Statement(f"UPDATE epochs SET frame = :frame WHERE {_EPOCH}")
 DROP_SNAPSHOT_SUMMARIES = Statement(f"""
     WITH naming AS (
-        SELECT s.tenant_id, s.session_id
+        SELECT s.tenant_id, s.snapshot_id
         FROM snapshot_parts p
-        JOIN snapshots s ON s.tenant_id = p.tenant_id AND s.session_id = p.session_id
+        JOIN snapshots s ON s.tenant_id = p.tenant_id AND s.snapshot_id = p.snapshot_id
         WHERE p.conversation_id = :conversation_id AND p.spans[cardinality(p.spans)] > :seq
-        ORDER BY s.session_id
+        ORDER BY s.snapshot_id
         FOR UPDATE OF s
     )
     UPDATE snapshots s SET summary = '{REDACTED_SUMMARY}'
-    FROM naming WHERE s.tenant_id = naming.tenant_id AND s.session_id = naming.session_id
+    FROM naming WHERE s.tenant_id = naming.tenant_id AND s.snapshot_id = naming.snapshot_id
 """)
 _RECORDED = ("conversation_id", "seq", "message_id", "reason", "key_id")
 RECORD = Statement(f"""
@@ -196,7 +204,7 @@ class RedactionService:
         A message that is redacted already keeps its record.
         """
         async with self._database.session() as session:
-            await self._resolver.find_conversation(session, tenant_id, conversation_id)
+            await session.conversations.get(tenant_id, conversation_id)
             messages = await session.log.by_ids(conversation_id, [message_id])
             if not messages:
                 raise NotFound.message(message_id)
@@ -231,7 +239,7 @@ class RedactionService:
             await session.first(LOCK_FORKS, conversation_id=conversation_id)
             if not await session.run(REPLACE, **message, **tombstone):
                 return False
-            await session.run(CLEAR_WORDS, **message)
+            await session.run(REMOVE_WORDS, **message)
             blobs = await session.all(REMOVE_BLOBS, **message)
             receipts = await session.all(DROP_SUMMARIES, **message)
             await session.run(DROP_SNAPSHOT_SUMMARIES, **message)

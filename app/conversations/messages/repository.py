@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
@@ -11,20 +11,17 @@ from itertools import accumulate
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import CompactionThreshold, Conversation
 from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
-from app.conversations.repository import LOCK
 from app.conversations.rows import (
     CALIBRATION,
     STATE_COLUMNS,
     CachedSettings,
     entry_from,
     stored_message_from,
-    versions_of,
 )
-from app.conversations.thresholds import CompactionThreshold
 from app.conversations.turns import Entry, with_pins
-from app.conversations.windows.active_window import marker_of
+from app.conversations.view import marker_of
 from app.database.connections import Repository, Statement
 from app.database.sql import bounded, equal, fields_of, insert, lengths, limits, page_of
 from app.database.tables import APPEND as APPEND_FUNCTION
@@ -105,7 +102,6 @@ def _around(starts: str) -> Statement:
 
 PAGE = {order: _page("seq < :before_seq", f"seq {order}") for order in ("asc", "desc")}
 BY_IDS = _page("message_id = ANY (CAST(:ids AS text[]))", "seq")
-IDS = Statement(f"SELECT seq, message_id FROM messages WHERE {_CONVERSATION} AND seq = ANY (:seqs)")
 # A call group lasts from one message that does not join the one before to the next, and a turn from
 # one such message of the user to the next.
 GROUP = _around("NOT s.joins")
@@ -218,7 +214,6 @@ class LogRepository(Repository):
         ids: Sequence[str],
         *,
         due: CompactionThreshold,
-        default_model: str | None,
         now: datetime,
     ) -> Conversation | None:
         """Store a batch if log and settings still allow it, and return the conversation after it.
@@ -242,7 +237,7 @@ class LogRepository(Repository):
             conversation_id=conversation.conversation_id,
             tenant_id=tenant_id,
             counter=conversation.counter,
-            model=conversation.model or default_model,
+            model=conversation.model or self._settings_cache.default_model,
             expected_seq=request.expected_seq,
             client_ids=[draft.id for draft in drafts if draft.id is not None],
             settings_at=conversation.updated_at,
@@ -270,23 +265,6 @@ class LogRepository(Repository):
         after = self._settings_cache.conversation_from(row, tenant_id, known)
         return replace(after, state=replace(after.state, became_due=row["became_due"] or False))
 
-    async def lock(
-        self, tenant_id: str, conversation_id: str, default_model: str | None
-    ) -> Conversation | None:
-        """Lock the state until the transaction ends, and return the conversation."""
-        cached = self._settings_cache.get(tenant_id, conversation_id)
-        parameters = {
-            "tenant_id": tenant_id,
-            "conversation_id": conversation_id,
-            "model": None,
-            "default_model": default_model,
-            **versions_of(cached),
-        }
-        row = await self._session.first(LOCK, **parameters)
-        if row is None:
-            return None
-        return self._settings_cache.conversation_from(row, tenant_id, cached)
-
     async def by_ids(
         self, conversation_id: str, ids: Sequence[str], after_seq: int = 0, bound: Bound = UNBOUNDED
     ) -> Page[StoredMessage]:
@@ -310,11 +288,6 @@ class LogRepository(Repository):
             PAGE[order], conversation_id=conversation_id, **between, **limits(limit, bound)
         )
         return page_of(rows, stored_message_from)
-
-    async def ids(self, conversation_id: str, seqs: Sequence[int]) -> Mapping[int, str]:
-        """Return the ids of the messages with these seqs."""
-        rows = await self._session.all(IDS, conversation_id=conversation_id, seqs=list(seqs))
-        return {row["seq"]: row["message_id"] for row in rows}
 
     async def sizes(self, conversation_id: str, start: int, end: int) -> dict[int, int]:
         """Return the size of the messages in `[start, end)` by seq, without reading them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -21,7 +20,7 @@ from app.conversations.messages.redactions import Redacted
 from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
-from app.conversations.visibility import Visibility
+from app.conversations.visible import Visibility
 from app.formats.message import FormatName, Role
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
@@ -149,6 +148,10 @@ class ShownMessage(ResponseSchema):
 class MessagePage(cursors.Page[ShownMessage]):
     """Messages in the requested order."""
 
+    searched_through: int | None
+    """With `q`: the seq through which messages were searched; null if all were. Later ones are
+    indexed within a minute."""
+
 
 class Pinned(ResponseSchema):
     """The messages that were pinned or unpinned."""
@@ -235,20 +238,17 @@ async def list_messages(
             after_seq = max(after_seq, seq)
         else:
             before_seq = min(before_seq, seq)
-    app_services = services(request)
-    read = app_services.transcripts.page
-    if q is not None:
-        read = partial(app_services.search.page, query=q)
-    conversation, page = await read(
-        tenant_of(request),
-        conversation_id,
-        after_seq=after_seq,
-        before_seq=before_seq,
-        order=page_order,
-        limit=limit,
-        bound=page_bound(request),
-    )
-    return await transcript(request, conversation, page, page_order, content)
+    where: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq, "order": page_order}
+    where |= {"limit": limit, "bound": page_bound(request)}
+    tenant_id, through = tenant_of(request), None
+    if q is None:
+        async with services(request).database.session() as session:
+            conversation = await session.conversations.get(tenant_id, conversation_id)
+            page = await session.log.page(conversation_id, **where)
+    else:
+        search = services(request).search.page
+        conversation, page, through = await search(tenant_id, conversation_id, q, **where)
+    return await transcript(request, conversation, page, page_order, content, through)
 
 
 @router.put(f"{_MESSAGE}/pin", summary="Pin a message")
@@ -302,13 +302,15 @@ async def transcript(
     messages: Page[StoredMessage],
     order: str,
     content: str | None,
+    through: int | None = None,
 ) -> Response:
     """Return a page of messages of one conversation, as many as its maximum size allows."""
     data, size = await _shown(request, conversation, messages, content)
     next_cursor = None
     if messages.has_more or len(messages) > len(data):
         next_cursor = cursors.encode("messages", order, data[-1]["seq"])
-    return await long_json({"data": data, "next_cursor": next_cursor}, size)
+    page = {"data": data, "next_cursor": next_cursor, "searched_through": through}
+    return await long_json(page, size)
 
 
 async def _shown(
@@ -328,9 +330,11 @@ async def get_message(
     content: Contents = None,
 ) -> Response:
     """Return one message by its id, as the transcript shows it."""
-    conversation, messages = await services(request).transcripts.one(
-        tenant_of(request), conversation_id, message_id_from(message_id)
-    )
+    async with services(request).database.session() as session:
+        conversation = await session.conversations.get(tenant_of(request), conversation_id)
+        messages = await session.log.by_ids(conversation_id, [message_id_from(message_id)])
+    if not messages:
+        raise NotFound.message(message_id)
     (data,), size = await _shown(request, conversation, messages, content)
     return await long_json(data, size)
 

@@ -23,7 +23,6 @@ from app.blobs.blobs import ToolOutputRef
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
 from app.common import json_text
 from app.common.errors import UnpairedToolResult
-from app.common.ids import MessageId
 from app.conversations.messages.draft import Draft
 from app.formats import PROVIDERS
 from app.formats.media import clean
@@ -119,7 +118,7 @@ class StoredMessage:
     The body of an offloaded result holds its preview, and `stored_output` refers to its blob.
     """
 
-    id: MessageId
+    id: str
     seq: int
     turn: int
     role: str

@@ -22,11 +22,9 @@ from app.common.answers import answer
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
-from app.conversations.budget_status import read_budget, within
 from app.conversations.compaction_receipt import UNOBSERVED, Observer
-from app.conversations.compactions import ProviderCompactions, announce_due_compaction
+from app.conversations.compactions import ProviderCompactions, announce_due_compaction, read_budget
 from app.conversations.conversation import Conversation, SettingsList
-from app.conversations.lookup import lock_conversation
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.repository import ADD_ANSWER
@@ -41,7 +39,7 @@ from app.conversations.messages.row import (
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.rows import CachedSettings, versions_of
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.windows import ActiveWindows
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role, Text
@@ -189,7 +187,7 @@ class LogService:
         known = self._database.cached_settings(tenant_id, conversation_id)
         if known is None:
             async with self._database.session() as session:
-                await self._resolver.find_conversation(session, tenant_id, conversation_id)
+                await session.conversations.get(tenant_id, conversation_id)
             known = self._database.cached_settings(tenant_id, conversation_id)
         assert known is not None
         return known
@@ -198,10 +196,9 @@ class LogService:
         self, session: Repositories, tenant_id: str, conversation_id: str
     ) -> CachedSettings:
         """Lock the state until the transaction ends, and return the settings as they are then."""
-        model = self._resolver.default_model
-        current = await lock_conversation(session, tenant_id, conversation_id, model)
+        current = await session.conversations.get(tenant_id, conversation_id, lock=True)
         if await self._active.update_locked(session, current) is not current:
-            await lock_conversation(session, tenant_id, conversation_id, model)
+            await session.conversations.get(tenant_id, conversation_id, lock=True)
         return await self._known(tenant_id, conversation_id)
 
     async def _append(
@@ -224,7 +221,6 @@ class LogService:
             shape,
             ids,
             due=batch.threshold,
-            default_model=self._resolver.default_model,
             now=self._active.now(),
         )
         if after is None:
@@ -260,7 +256,7 @@ class LogService:
         before: Iterable[AppendedMessage] = (),
     ) -> Appended:
         """Return a finished append; its answer has the use of the context window."""
-        status = await read_budget(self._resolver, within(session), conversation)
+        status = await read_budget(session, self._resolver, conversation)
         use = {} if status is None else {"budget": status.budget, **fields_of(status.pressure)}
         messages = sorted([*before, *new], key=lambda message: message.seq)
         answer = AppendAnswer(messages, conversation.state.head_seq, warnings=batch.warnings, **use)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from app.blobs.blobs import CHUNK_BYTES, Blob, Chunk
+from app.blobs.blobs import CHUNK_BYTES, Blob, Chunk, Chunker
 from app.blobs.offloading import NewBlob, PreviewedBlob, restore_result
 from app.blobs.preview import PreviewBuilder, PreviewKind, ToolPreview
 from app.blobs.store import BlobStore
@@ -90,6 +90,29 @@ class StoredResults:
             return replace(blob, content_id=content_id, object_key=key), stored
 
         return await for_each(new.values(), write, MAX_CONCURRENT_WRITES)
+
+    async def write(
+        self,
+        place: tuple[str, str, str],
+        pieces: AsyncIterator[bytes],
+        chunker: Chunker,
+        add: Callable[[Sequence[Chunk]], Awaitable[None]],
+    ) -> str | None:
+        """Write a stream to the store, and return the key of its object, if there is one.
+
+        The place is the ids of tenant, conversation and content; `add` stores the rows of chunks.
+        """
+        pending: list[Chunk] = []
+        async with self._store.writer(*place) as writer:
+            async for piece in pieces:
+                pending += chunker.feed(piece)
+                if len(pending) >= CHUNKS_PER_READ:
+                    await add(await writer.write(pending))
+                    pending.clear()
+            pending += chunker.finish()
+            if pending:
+                await add(await writer.write(pending))
+            return await writer.finish()
 
     async def delete_conversation_objects(
         self, tenant_id: str, conversation_ids: Sequence[str]

@@ -1,8 +1,7 @@
 """Transcripts: messages as callers sent them, each with its visibility in the current context.
 
 1. A read moves the active window of the conversation, as a build does.
-2. The cost depends on the page alone. Older receipts are read only where the cause of a visibility
-   is missing.
+2. The cost depends on the page alone.
 3. A pin protects a message from compaction and from tool result clearing. It does not keep a
    message in the active window: an older message, or one before a clear, is not shown. The pin of a
    restored message has effect again. [pins.not-in-window]
@@ -16,20 +15,22 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import NotFound, ValidationError
-from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import Compaction
+from app.common.pages import UNBOUNDED, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
-from app.conversations.lookup import lock_conversation
 from app.conversations.messages.repository import UNPIN
 from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.stored_results import Content, Original, StoredResults
-from app.conversations.rows import compaction_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry, entry, newest_user_message
-from app.conversations.views import base_view, kept_with_pins
-from app.conversations.visibility import Visibility, start_of_last, visibilities
-from app.conversations.windows.service import ActiveWindows
+from app.conversations.visible import (
+    Visibility,
+    base_view,
+    kept_with_pins,
+    start_of_last,
+    visibility_of,
+)
+from app.conversations.windows import ActiveWindows
 from app.database.connections import Statement
 from app.formats.message import Role
 from app.policy.policy import StrategyName
@@ -38,11 +39,6 @@ from app.repositories import Database, Repositories
 _SHOWN = ("id", "seq", "turn", "role", "token_count", "format", "created_at", "output_ref")
 MAX_PINNED_SHARE = 0.5
 """The share of the history budget that pins may take."""
-EARLIER_RECEIPTS = 256
-"""How many earlier receipts are read to find the one that hid a message.
-
-A message that an even older one hid has no cause: the cost must not grow with the log.
-"""
 # A pin protects its call group, with results that are appended later.
 MARKS = Statement("""
     SELECT m.seq, r.created_at AS redacted_at, EXISTS (
@@ -64,12 +60,6 @@ SHOW_PINNED = Statement("""
         hidden_messages = hidden_messages - CAST(:messages AS bigint)
     WHERE conversation_id = :conversation_id
 """)
-# Ids of receipts ascend in time.
-RECEIPTS = Statement("""
-    SELECT * FROM compactions
-    WHERE conversation_id = :conversation_id AND compaction_id <= CAST(:newest_id AS uuid)
-    ORDER BY compaction_id DESC LIMIT :limit
-""")
 
 
 @dataclass(eq=False, repr=False)
@@ -80,40 +70,6 @@ class TranscriptService:
     _resolver: SettingsResolver
     _active: ActiveWindows
     _outputs: StoredResults
-
-    async def page(
-        self,
-        tenant_id: str,
-        conversation_id: str,
-        *,
-        after_seq: int,
-        before_seq: int,
-        order: str,
-        limit: int,
-        bound: Bound = UNBOUNDED,
-    ) -> tuple[Conversation, Page[StoredMessage]]:
-        """Return messages between two seqs, both exclusive, with their conversation."""
-        async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-            page = await session.log.page(
-                conversation_id, after_seq, before_seq, order, limit, bound
-            )
-        return conversation, page
-
-    async def one(
-        self, tenant_id: str, conversation_id: str, message_id: str
-    ) -> tuple[Conversation, Page[StoredMessage]]:
-        """Return one message with its conversation; raises NotFound."""
-        async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-            page = await session.log.by_ids(conversation_id, [message_id])
-        if not page:
-            raise NotFound.message(message_id)
-        return conversation, page
 
     async def shown(
         self,
@@ -143,37 +99,31 @@ class TranscriptService:
                 entry(item.seq, Role(item.role), item.token_count, marks[item.seq]["pinned"])
                 for item in (original.message for original in originals)
             ]
-            visibility = await self._visibilities(session, conversation, entries)
+            visibilities = await self._visibilities(session, conversation, entries)
         shown = [
-            _shown(conversation, original, marks[seq], visibility[seq])
-            for seq, original in zip(seqs, originals, strict=True)
+            _shown(conversation, original, marks[original.message.seq], visibility)
+            for original, visibility in zip(originals, visibilities, strict=True)
         ]
         return shown, sum(original.size for original in originals)
 
     async def _visibilities(
         self, session: Repositories, conversation: Conversation, entries: Sequence[Entry]
-    ) -> dict[int, Visibility]:
-        """Compute the view of a conversation, and read the receipts behind it (rule 2)."""
+    ) -> list[Visibility]:
+        """Return how the view of a conversation shows messages."""
         state, policy = conversation.state, self._resolver.policy_of(conversation)
-        conversation_id, starts_at, newest_user = conversation.conversation_id, 1, None
-        receipts = await _chain(session, conversation_id, state.compaction_id, 1)
-        if receipts and not receipts[0].is_shown_with(policy.strategy):
-            receipts = []  # of another strategy: the next build starts from the log
-        view = base_view(state, receipts[0].view if receipts else None, policy)
+        key, starts_at, newest_user = conversation.conversation_id, 1, None
+        receipt = await session.contexts.find_compaction(key, state.compaction_id)
+        if receipt is not None and not receipt.is_shown_with(policy.strategy):
+            receipt = None  # of another strategy: the next build starts from the log
+        view = base_view(state, receipt.view if receipt is not None else None, policy)
         if policy.strategy is StrategyName.SLIDING_WINDOW:
             starts_at = start_of_last(view.spans, state.head_seq, policy.sliding_window.keep_last_n)
-            group = await session.log.around(conversation_id, starts_at, whole_turn=False)
+            group = await session.log.around(key, starts_at, whole_turn=False)
             starts_at = group[0].seq if group else starts_at
-            turn = await session.log.around(conversation_id, state.head_seq, whole_turn=True)
+            turn = await session.log.around(key, state.head_seq, whole_turn=True)
             newest_user = newest_user_message(turn)
         newest_seq = newest_user.seq if newest_user is not None else 0
-        marks = (state.window.restored, starts_at, newest_seq)
-        found = visibilities(entries, view, receipts, *marks)
-        if receipts and not all(item.is_explained for item in found.values()):
-            parent_id = receipts[0].parent_id
-            receipts += await _chain(session, conversation_id, parent_id, EARLIER_RECEIPTS)
-            found = visibilities(entries, view, receipts, *marks)
-        return found
+        return [visibility_of(item, view, state, starts_at, newest_seq) for item in entries]
 
     async def pin(
         self,
@@ -191,9 +141,7 @@ class TranscriptService:
         than half of the history budget.
         """
         async with self._database.transaction() as session:
-            conversation = await lock_conversation(
-                session, tenant_id, conversation_id, self._resolver.default_model
-            )
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             messages = await session.log.by_ids(conversation_id, [message_id])
             if not messages:
                 raise NotFound.message(message_id)
@@ -238,23 +186,6 @@ class TranscriptService:
                 " half of the tokens that the context window leaves for history",
                 {"pinned_tokens": tokens, "limit": max_tokens},
             )
-
-
-async def _chain(
-    session: Repositories, conversation_id: str, newest_id: str | None, limit: int
-) -> list[Compaction]:
-    """Return a receipt and those it is based on, as far as they are among the next `limit`."""
-    if newest_id is None:
-        return []
-    rows = await session.session.all(
-        RECEIPTS, conversation_id=conversation_id, newest_id=newest_id, limit=limit
-    )
-    chain: list[Compaction] = []
-    for receipt in map(compaction_from, rows):
-        if receipt.compaction_id == newest_id:
-            chain.append(receipt)
-            newest_id = receipt.parent_id
-    return chain
 
 
 def _shown(

@@ -4,8 +4,8 @@
    of a lexeme are the messages that have it, from 1 on. `sizes` are their numbers of lexemes.
 2. Rows have no gaps. So the last one tells how far the index reaches; it is written again until its
    block is full.
-3. An append does not index: it notes the time on the head. The worker indexes what is older than
-   INDEX_AFTER_SECONDS; a search in one conversation indexes the rest of it.
+3. The worker alone writes it, INDEX_AFTER_SECONDS after an append has noted the time on the head.
+   A search in one conversation reads the messages after it from the log, up to LATER_BLOCKS blocks.
 4. The lock of the head orders indexing with redactions and deletions, and lets appends pass.
 """
 
@@ -13,92 +13,83 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.common import json_text
-from app.conversations.messages.repository import STORED_COLUMNS, named_calls
+from app.common.pages import Bound, Page
+from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages, named_calls
 from app.conversations.messages.row import StoredMessage, parse_stored
 from app.conversations.rows import stored_message_from
 from app.conversations.search.words import MAX_LEXEMES, lexemes, text_of
 from app.database.connections import Session, Statement
+from app.database.sql import equal, insert, limits, page_of
 from app.formats.message import FormatName
 from app.repositories import Database
 
 BLOCK: Final = 64
+LATER_BLOCKS: Final = 8
 INDEX_AFTER_SECONDS: Final = 30.0
-_READ_BYTES = 1_000_000  # of bodies, after which no other message is read for a block
-_INDEXED_AT_ONCE = 100  # conversations that the worker indexes before it asks again
+AT_ONCE: Final = Bound(1_000_000)
+"""The messages that are read at once."""
+_INDEXED_AT_ONCE = 10_000  # conversations
 _log = logging.getLogger(__name__)
 
+_OWN = equal("conversation_id")
 
-def _searched(rows: str) -> Statement:
-    """Return a statement for messages, each with the calls of the message that it answers.
-
-    These hold the tool of a result.
-    """
-    return Statement(f"""
-        SELECT {STORED_COLUMNS}, call_ids, coalesce(late_at, at, created_at) AS said_at,
-            calling.ids AS calling_ids, calling.names AS calling_names
-        FROM ({rows}) AS found
-        LEFT JOIN LATERAL (
-            SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
-            WHERE c.conversation_id = :conversation_id AND c.seq < found.seq
-                AND c.role <> 'tool' AND found.role = 'tool'
-            ORDER BY c.seq DESC LIMIT 1
-        ) calling ON true
-        ORDER BY seq
-    """)
-
-
-# PostgreSQL reads the length of a body without the body.
-FROM_SEQ = _searched(f"""
-    SELECT * FROM (
-        SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS bytes_before
-        FROM (
-            SELECT * FROM messages
-            WHERE conversation_id = :conversation_id AND seq >= :first_seq
-            ORDER BY seq LIMIT {BLOCK}
-        ) AS following
-    ) AS sized
-    WHERE bytes_before < {_READ_BYTES}
-""")
-BY_SEQS = _searched("""
-    SELECT * FROM messages
-    WHERE conversation_id = :conversation_id AND seq = ANY (:seqs) AND (
-        octet_length(body) <= CAST(:most AS bigint) OR seq = ANY (CAST(:whole AS bigint[]))
-    )
-""")
-PROGRESS = Statement("""
-    SELECT h.head_seq, coalesce(w.first_seq, 1) AS first_seq,
-        coalesce(cardinality(w.sizes), 0) AS messages
-    FROM heads h
+# In the order of the seqs, as far as the bytes allow. The tool of a result is in the message before
+# it that has the calls.
+_NAMED = f"""
+    SELECT {STORED_COLUMNS}, call_ids, coalesce(late_at, at, created_at) AS said_at,
+        array_position(CAST(:seqs AS bigint[]), seq) AS number
+    FROM messages WHERE {_OWN} AND seq = ANY (CAST(:seqs AS bigint[]))
+    ORDER BY number LIMIT :limit
+"""
+MESSAGES = Statement(f"""
+    SELECT found.*, calling.ids AS calling_ids, calling.names AS calling_names
+    FROM ({bounded_messages(_NAMED, "number", "call_ids", "said_at", "number")}) AS found
     LEFT JOIN LATERAL (
-        SELECT first_seq, sizes FROM message_words
-        WHERE conversation_id = :conversation_id ORDER BY first_seq DESC LIMIT 1
-    ) w ON true
-    WHERE h.conversation_id = :conversation_id
-    FOR KEY SHARE OF h
+        SELECT c.call_ids AS ids, c.call_names AS names FROM messages c
+        WHERE c.{_OWN} AND c.seq < found.seq AND c.role <> 'tool' AND found.role = 'tool'
+        ORDER BY c.seq DESC LIMIT 1
+    ) calling ON true
+    ORDER BY number
 """)
-ADD = Statement("""
-    INSERT INTO message_words AS w (conversation_id, first_seq, sizes, words)
-    VALUES (:conversation_id, :first_seq, :sizes, :words)
+LAST_BLOCK = Statement(f"""
+    SELECT first_seq, first_seq + cardinality(sizes) AS past FROM message_words
+    WHERE {_OWN} ORDER BY first_seq DESC LIMIT 1
+""")
+LOCK = Statement(f"SELECT head_seq FROM heads WHERE {_OWN} FOR KEY SHARE")
+ADD = Statement(f"""
+    {insert("message_words", "conversation_id", "first_seq", "sizes", "words")}
     ON CONFLICT (conversation_id, first_seq) DO UPDATE
     SET sizes = excluded.sizes, words = excluded.words
-    WHERE cardinality(excluded.sizes) > cardinality(w.sizes)
+    WHERE cardinality(excluded.sizes) > cardinality(message_words.sizes)
 """)
 UNINDEXED = Statement("""
     SELECT conversation_id FROM heads
     WHERE unindexed_at < now() - CAST(:seconds AS float8) * interval '1 second'
     ORDER BY unindexed_at LIMIT :limit
 """)
-SET_INDEXED = Statement("""
-    UPDATE heads SET unindexed_at = NULL
-    WHERE conversation_id = :conversation_id AND head_seq = :head_seq
-        AND unindexed_at IS NOT NULL
+SET_INDEXED = Statement(f"""
+    UPDATE heads SET unindexed_at = NULL WHERE {_OWN} AND head_seq = :head_seq
 """)
+
+
+class Block(NamedTuple):
+    """A row of the index; `words` is the text of its tsvector."""
+
+    conversation_id: str
+    first_seq: int
+    sizes: Sequence[int]
+    words: str
+
+    @property
+    def past(self) -> int:
+        """The first seq after it."""
+        return self.first_seq + len(self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +106,16 @@ class SearchedMessage:
     @property
     def text(self) -> str:
         """Its texts that a search reads, below each other."""
-        return searched_text(self.message, self.tool_name)
+        parsed = parse_stored(self.message.body.encode(), FormatName(self.message.format))
+        return text_of(parsed, self.tool_name)
 
 
-def searched_text(message: StoredMessage, tool_name: str | None = None) -> str:
-    """Return the text of a stored message that a search reads."""
-    parsed = parse_stored(message.body.encode(), FormatName(message.format))
-    return "\n".join(text_of(parsed, tool_name))
-
-
-async def searched(
-    session: Session, statement: Statement, conversation_id: str, **values: Any
-) -> dict[int, SearchedMessage]:
-    """Return the messages of a statement by seq."""
-    rows = await session.all(statement, conversation_id=conversation_id, **values)
-    return {row["seq"]: _searched_from(row) for row in rows}
+async def messages_of(
+    session: Session, conversation_id: str, seqs: Sequence[int], bound: Bound = AT_ONCE
+) -> Page[SearchedMessage]:
+    """Return the messages of a conversation with these seqs, in their order."""
+    given = {"conversation_id": conversation_id, "seqs": list(seqs), **limits(len(seqs), bound)}
+    return page_of(await session.all(MESSAGES, **given), _searched_from)
 
 
 def _searched_from(row: Any) -> SearchedMessage:
@@ -142,49 +128,60 @@ def _searched_from(row: Any) -> SearchedMessage:
 
 async def index_all(database: Database, seconds: float = INDEX_AFTER_SECONDS) -> None:
     """Index the conversations with messages that were not indexed for so long (rule 3)."""
-    while True:
-        async with database.session() as opened:
-            limit = _INDEXED_AT_ONCE
-            rows = await opened.session.all(UNINDEXED, seconds=seconds, limit=limit)
-        failures = 0
-        for row in rows:
-            conversation_id = str(row["conversation_id"])
-            try:
-                await index(database, conversation_id)
-            except Exception as error:  # a search in it reports the error
-                data = {"conversation_id": conversation_id, "error": type(error).__name__}
-                _log.warning("search_not_prepared", extra={"data": data})
-                failures += 1
-        if failures or len(rows) < _INDEXED_AT_ONCE:
-            return
+    async with database.session() as opened:
+        rows = await opened.session.all(UNINDEXED, seconds=seconds, limit=_INDEXED_AT_ONCE)
+    for row in rows:
+        try:
+            await index(database, str(row["conversation_id"]))
+        except Exception as error:  # others may be on another server, or have other messages
+            data = {"conversation_id": str(row["conversation_id"]), "error": type(error).__name__}
+            _log.warning("search_not_prepared", extra={"data": data})
 
 
 async def index(database: Database, conversation_id: str) -> None:
     """Index the messages of a conversation, each block in a transaction of its own."""
-    key = {"conversation_id": conversation_id}
     while True:
         async with database.transaction() as opened:
             session = opened.session
-            row = await session.first(PROGRESS, **key)
-            if row is None:
+            head_seq = await session.value(LOCK, conversation_id=conversation_id)
+            if head_seq is None:
                 return  # it was deleted
-            first_seq, past = row["first_seq"], row["first_seq"] + row["messages"]
-            if past > row["head_seq"]:
-                await session.run(SET_INDEXED, **key, head_seq=row["head_seq"])
+            first_seq, past = await _last_block(session, conversation_id)
+            if past > head_seq:
+                await session.run(SET_INDEXED, conversation_id=conversation_id, head_seq=head_seq)
                 return
-            block = None
-            if first_seq < past < first_seq + BLOCK:
-                block = await _block(session, conversation_id, first_seq)
-            if block is None or first_seq + len(block["sizes"]) == past:  # it was full
+            start = first_seq if past < first_seq + BLOCK else past
+            block = await _block(session, conversation_id, start)
+            if block.past <= past:  # it was full
                 block = await _block(session, conversation_id, past)
-            await session.run(ADD, **key, **block)
+            await session.run(ADD, **block._asdict())
 
 
-async def _block(session: Session, conversation_id: str, first_seq: int) -> Mapping[str, Any]:
-    """Return the row of a block of the messages from a seq on."""
-    messages = await searched(session, FROM_SEQ, conversation_id, first_seq=first_seq)
-    sizes, words = await asyncio.to_thread(_words_of, list(messages.values()))
-    return {"first_seq": first_seq, "sizes": sizes, "words": words}
+async def later_blocks(
+    session: Session, conversation_id: str, head_seq: int
+) -> tuple[int, list[Block], int | None]:
+    """Return the first seq that is not indexed, and blocks of the messages from there on.
+
+    The last is the seq through which they reach, None for the whole log.
+    """
+    _, past = await _last_block(session, conversation_id)
+    first_seq, blocks = past, list[Block]()
+    while past <= head_seq and len(blocks) < LATER_BLOCKS:
+        blocks.append(await _block(session, conversation_id, past))
+        past = blocks[-1].past
+    return first_seq, blocks, past - 1 if past <= head_seq else None
+
+
+async def _last_block(session: Session, conversation_id: str) -> tuple[int, int]:
+    """Return the first seq of the last block, and the seq after it."""
+    return await session.first(LAST_BLOCK, conversation_id=conversation_id) or (1, 1)
+
+
+async def _block(session: Session, conversation_id: str, first_seq: int) -> Block:
+    """Return the block of the messages from a seq on."""
+    seqs = range(first_seq, first_seq + BLOCK)
+    found = await messages_of(session, conversation_id, seqs)
+    return Block(conversation_id, first_seq, *await asyncio.to_thread(_words_of, found))
 
 
 def _words_of(messages: Sequence[SearchedMessage]) -> tuple[list[int], str]:

@@ -1,43 +1,37 @@
 """Search in a transcript and in several conversations, and `recall`.
 
-1. A search reads the rows of its conversations by their keys. There is no index of all words: to
-   compare a row costs microseconds, and PostgreSQL returns the text of those that match.
-2. Of several conversations the newest is searched first, and each from its newest message. A page
-   ends early after MAX_CONVERSATIONS.
-3. `recall` ranks the messages of MAX_BLOCKS blocks; where more have its words, of those that have
+1. A search reads the rows of its conversations by their keys, and writes nothing. There is no index
+   of all words: to compare a row costs microseconds, and PostgreSQL returns the text of those that
+   match.
+2. In one conversation also the messages after its index are searched, as far as
+   `index.later_blocks` reads; the answer tells the last seq where there are more.
+3. Of several conversations the newest is searched first, and each from its newest message. A page
+   ends early after MAX_CONVERSATIONS, or where _MAX_PAGE_BLOCKS match.
+4. `recall` ranks the messages of MAX_BLOCKS blocks; where more have its words, of those that have
    them most.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
 from app.common.pages import PAGE_BYTES, UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation
 from app.conversations.listing import ConversationFilter
-from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages
 from app.conversations.messages.row import StoredMessage
-from app.conversations.rows import stored_message_from
-from app.conversations.search.index import BY_SEQS, SearchedMessage, index, searched, searched_text
-from app.conversations.search.words import (
-    EXCERPT_CHARS,
-    excerpt,
-    operand,
-    places_of,
-    query_terms,
-    question_terms,
-    ranked,
-    scores_of,
-    weights_of,
-)
-from app.conversations.settings_resolver import SettingsResolver
-from app.database.connections import Statement
-from app.database.sql import limits, page_of
+from app.conversations.search import words
+from app.conversations.search.index import Block, SearchedMessage, later_blocks, messages_of
+from app.database.connections import Session, Statement
+from app.formats.message import Role
+from app.http import cursors
+from app.http.fields import ResponseSchema
 from app.repositories import Database
 
 MAX_HITS: Final = 100
@@ -47,78 +41,68 @@ MAX_RECALLED: Final = 10
 """Messages on a page of `recall`."""
 MAX_BLOCKS: Final = 256
 NOTHING_RECALLED = "[No message matches.]"
-_CONVERSATIONS_READ, _BLOCKS_READ = 250, 32  # by one statement
-_MAX_RANKED_BYTES, _MAX_BESIDE_BYTES = 4_096, 65_536  # of bodies that are read for `recall`
-_MAX_NAME = 64  # characters of a tool's name
+_CONVERSATIONS_READ = 250  # by one statement
+_MAX_PAGE_BLOCKS: Final = 64  # two of them may have matches outside of the page alone
 _ANY = 2**53 - 1
 
 # Of the first conversation only what is between the seqs. With a `step` of 0 the best match comes
 # first.
 BLOCKS = Statement("""
-    SELECT w.conversation_id, w.first_seq, w.sizes, CAST(w.words AS text) AS words
+    SELECT conversation_id, first_seq, sizes, CAST(words AS text) AS words
     FROM (
-        SELECT conversation_id, first_seq,
+        SELECT conversation_id, first_seq, sizes, words,
+            array_position(:conversation_ids, conversation_id) AS number,
             CASE WHEN CAST(:step AS float8) = 0
                 THEN -ts_rank(words, CAST(:condition AS tsquery))
                 ELSE first_seq * CAST(:step AS float8) END AS place
         FROM message_words
         WHERE conversation_id = ANY (:conversation_ids) AND words @@ CAST(:condition AS tsquery)
-            AND (
-                conversation_id <> :conversation_id
-                OR first_seq < :before_seq AND first_seq + cardinality(sizes) - 1 > :after_seq
-            )
-        ORDER BY array_position(:conversation_ids, conversation_id), place
-        LIMIT :limit
+            AND (conversation_id <> :conversation_id
+                OR first_seq < :before_seq AND first_seq + cardinality(sizes) - 1 > :after_seq)
+        ORDER BY number, place LIMIT :limit
     ) found
-    JOIN message_words w ON w.conversation_id = found.conversation_id
-        AND w.first_seq = found.first_seq AND w.conversation_id = ANY (:conversation_ids)
-    ORDER BY array_position(:conversation_ids, w.conversation_id), found.place
+    ORDER BY number, place
 """)
-_MESSAGES = f"""
-    SELECT m.*, asked.number
-    FROM unnest(:conversation_ids, :seqs) WITH ORDINALITY AS asked (in_conversation, at, number)
-    CROSS JOIN LATERAL (
-        SELECT conversation_id, {STORED_COLUMNS} FROM messages
-        WHERE conversation_id = asked.in_conversation AND seq >= asked.at
-            AND conversation_id = ANY (:conversation_ids)
-        ORDER BY seq LIMIT 1
-    ) m
-    LIMIT :limit
-"""
-MESSAGES = Statement(bounded_messages(_MESSAGES, "number", "conversation_id"))
+INDEXED_BEFORE = Statement("""
+    SELECT h.unindexed_at FROM heads h
+    JOIN conversations c ON c.conversation_id = h.conversation_id
+    WHERE h.unindexed_at IS NOT NULL AND c.tenant_id = :tenant_id
+    ORDER BY h.unindexed_at LIMIT 1
+""")
+
+_Seqs = tuple[int, int]  # both exclusive
+_Places = list[tuple[str, int]]  # conversations and seqs
 
 
-Block = tuple[str, int, Sequence[int], str]
-"""A row of the index: its conversation, first seq, sizes and words."""
-SearchPlace = tuple[datetime, str, int]
-"""Where a page ends: before a seq of a conversation with this creation time, or older ones."""
-Hit = tuple[str, StoredMessage, str]
-"""A conversation, a message of it that matches, and an excerpt around the words."""
+class SearchHit(ResponseSchema):
+    """A message that a search found."""
+
+    conversation_id: str
+    """UUID of its conversation."""
+    seq: int
+    """Its position in the log."""
+    id: str
+    """Id of the message."""
+    role: Role
+    """Role of the message."""
+    snippet: str
+    """Its text around the words, on one line."""
+    created_at: datetime
+    """When it was received."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The seqs of the messages that answer a question, best first, and the text that shows them."""
+class SearchPage(cursors.Page[SearchHit]):
+    """Hits, those of the newest conversation first."""
 
-    seqs: Sequence[int]
-    text: str
+    indexed_before: datetime | None
+    """What was stored before this time was searched; null if everything was."""
 
 
+@dataclass(eq=False, repr=False)
 class SearchService:
     """Finds messages by their words."""
 
-    def __init__(self, database: Database, resolver: SettingsResolver) -> None:
-        self._database = database
-        self._resolver = resolver
-
-    async def _indexed(self, tenant_id: str, conversation_id: str) -> Conversation:
-        """Return a conversation after its messages are indexed; raises NotFound."""
-        async with self._database.session() as session:
-            conversation = await self._resolver.find_conversation(
-                session, tenant_id, conversation_id
-            )
-        await index(self._database, conversation_id)
-        return conversation
+    _database: Database
 
     async def page(
         self,
@@ -131,173 +115,159 @@ class SearchService:
         order: str,
         limit: int,
         bound: Bound = UNBOUNDED,
-    ) -> tuple[Conversation, Page[StoredMessage]]:
+    ) -> tuple[Conversation, Page[StoredMessage], int | None]:
         """Return messages between two seqs, both exclusive, with all words of a query.
 
-        Raises NotFound, or ValidationError at `/query/q` for an invalid query.
+        The last is the seq through which they were searched, None for the whole log. Raises
+        NotFound, or ValidationError at `/query/q` for an invalid query.
         """
-        terms = query_terms(query)
-        conversation = await self._indexed(tenant_id, conversation_id)
-        seqs, step = (after_seq, before_seq), 1 if order == "asc" else -1
-        places = await self._places(terms, [conversation_id], seqs, step, limit + 1)
-        found = await self._messages(places, limit, bound)
-        return conversation, Page((message for _, message in found), has_more=found.has_more)
+        terms, step = words.query_terms(query), 1 if order == "asc" else -1
+        async with self._database.session() as opened:
+            session = opened.session
+            conversation = await opened.conversations.get(tenant_id, conversation_id)
+            head_seq = conversation.state.head_seq
+            past, later, reached = await later_blocks(session, conversation_id, head_seq)
+            keys, seqs = [conversation_id], (after_seq, min(before_seq, past))
+            places, is_cut = await _places(session, terms, keys, seqs, step, limit + 1)
+            seqs = (max(after_seq, past - 1), before_seq)
+            others = await asyncio.to_thread(_places_in, later[::step], terms, keys, seqs, step)
+            if step < 0:
+                places = others + places
+            elif not is_cut:
+                places += others
+            wanted = [seq for _, seq in places[:limit]]
+            found = await messages_of(session, conversation_id, wanted, bound)
+        has_more = bool(found) and (found.has_more or is_cut or len(places) > limit)
+        return conversation, Page((item.message for item in found), has_more=has_more), reached
 
     async def page_of_all(
-        self,
-        tenant_id: str,
-        query: str,
-        agent_id: str | None,
-        after: SearchPlace | None,
-        limit: int,
-    ) -> tuple[list[Hit], SearchPlace | None]:
-        """Return messages of all conversations with all words, and where the page ends.
+        self, tenant_id: str, query: str, agent_id: str | None, cursor: str | None, limit: int
+    ) -> SearchPage:
+        """Return messages of all conversations with all words, maybe fewer than `limit`.
 
-        It may have fewer than `limit`; the end of the last page is None. Raises ValidationError at
-        `/query/q` for an invalid query.
+        Raises ValidationError at `/query/q` or `/query/cursor`.
         """
-        terms, places = query_terms(query), list[tuple[str, int]]()
+        digest, wanted = cursors.digest_of(query, agent_id), ConversationFilter(agent_id=agent_id)
+        terms, places, is_cut = words.query_terms(query), _Places(), False
         created: dict[str, datetime] = {}
         before, last_id, before_seq = None, "", _ANY
-        if after is not None:
-            at, last_id, before_seq = after
+        if cursor is not None:
+            at, last_id, before_seq = cursors.decode_search(cursor, digest)
             # The next id: so the list begins with the conversation itself, if it is still there.
             before = at, str(UUID(int=UUID(last_id).int + (before_seq > 1)))
-        for _ in range(0, MAX_CONVERSATIONS, _CONVERSATIONS_READ):
-            async with self._database.session() as session:
-                listed, list_end = await session.conversation_list.places(
-                    tenant_id, ConversationFilter(agent_id=agent_id), before, _CONVERSATIONS_READ
+        hits, room = list[tuple[str, SearchedMessage]](), PAGE_BYTES
+        async with self._database.session() as opened:
+            session = opened.session
+            for _ in range(0, MAX_CONVERSATIONS, _CONVERSATIONS_READ):
+                listed = await opened.conversation_list.places(
+                    tenant_id, wanted, before, _CONVERSATIONS_READ
                 )
-            ids = [conversation_id for _, conversation_id in listed]
-            created |= {conversation_id: at for at, conversation_id in listed}
-            seqs = (0, before_seq if last_id in ids[:1] else _ANY)
-            places += await self._places(terms, ids, seqs, -1, limit - len(places))
-            before = listed[-1] if listed else list_end
-            if before is None or len(places) == limit:
-                break
-        page = await self._messages(places, limit, Bound(PAGE_BYTES))
-        if page.has_more:
-            places = [(key, message.seq) for key, message in page]
-        end = None if before is None else (*before, 0)
-        if page.has_more or len(places) == limit:
+                created |= {key: at for at, key in listed}
+                keys = [key for _, key in listed]
+                seqs = (0, before_seq if last_id in keys[:1] else _ANY)
+                most = limit - len(places)
+                found, is_cut = await _places(session, terms, keys, seqs, -1, most)
+                places += found
+                before = listed[-1] if len(listed) == _CONVERSATIONS_READ else None
+                if before is None or is_cut:
+                    break
+            for key, of_one in groupby(places, itemgetter(0)):
+                page = await messages_of(session, key, [seq for _, seq in of_one], Bound(room))
+                hits += ((key, item) for item in page)
+                room -= sum(len(item.message.body) for item in page)
+                if page.has_more or room <= 0:
+                    places, is_cut = [(key, item.message.seq) for key, item in hits], True
+                    break
+            public_ids = await opened.conversations.public_ids(tenant_id, {key for key, _ in hits})
+            indexed_before = await session.value(INDEXED_BEFORE, tenant_id=tenant_id)
+        next_cursor, seq = None, 0
+        if is_cut:
             key, seq = places[-1]
-            end = created[key], key, seq
-        return await asyncio.to_thread(_hits, terms, page), end
-
-    async def _places(
-        self,
-        terms: Sequence[str],
-        conversation_ids: Sequence[str],
-        seqs: tuple[int, int],
-        step: int,
-        limit: int,
-    ) -> list[tuple[str, int]]:
-        """Return where the first messages with all terms are.
-
-        The seqs, both exclusive, are those of the first conversation.
-        """
-        condition, found = " <0> ".join(map(operand, terms)), list[tuple[str, int]]()
-        while conversation_ids:
-            blocks = await self._blocks(conversation_ids, condition, seqs, step, _BLOCKS_READ)
-            first_id = conversation_ids[0]
-            found += await asyncio.to_thread(_places_in, blocks, terms, first_id, seqs, step)
-            if len(found) >= limit or len(blocks) < _BLOCKS_READ:
-                break
-            key, first_seq, sizes, _ = blocks[-1]
-            conversation_ids = conversation_ids[conversation_ids.index(key) :]
-            last_seq = first_seq + len(sizes) - 1
-            seqs = (last_seq, seqs[1]) if step > 0 else (seqs[0], first_seq)
-        return found[:limit]
-
-    async def _blocks(
-        self,
-        conversation_ids: Sequence[str],
-        condition: str,
-        seqs: tuple[int, int],
-        step: int,
-        limit: int,
-    ) -> list[Block]:
-        """Return blocks that fulfil a condition, by the order of their conversations and seqs."""
-        async with self._database.session() as opened:
-            rows = await opened.session.all(
-                BLOCKS,
-                conversation_ids=list(conversation_ids),
-                conversation_id=conversation_ids[0],
-                condition=condition,
-                after_seq=seqs[0],
-                before_seq=seqs[1],
-                step=step,
-                limit=limit,
-            )
-        return [(str(row["conversation_id"]), *row[1:]) for row in rows]
-
-    async def _messages(
-        self, places: Sequence[tuple[str, int]], limit: int, bound: Bound
-    ) -> Page[tuple[str, StoredMessage]]:
-        """Return the first of the messages at these places, as many as the bound allows."""
-        if not places:
-            return Page()
-        ids, seqs = (list(values) for values in zip(*places, strict=True))
-        async with self._database.session() as opened:
-            rows = await opened.session.all(
-                MESSAGES, conversation_ids=ids, seqs=seqs, **limits(limit, bound)
-            )
-        return page_of(rows, lambda row: (str(row["conversation_id"]), stored_message_from(row)))
+            before = created[key], key
+        if before is not None:
+            next_cursor = cursors.encode("search", digest, before[0].isoformat(), before[1], seq)
+        data = await asyncio.to_thread(
+            lambda: [_hit(item, public_ids[key], terms) for key, item in hits]
+        )
+        return SearchPage(data=data, next_cursor=next_cursor, indexed_before=indexed_before)
 
     async def recall(
         self, tenant_id: str, conversation_id: str, question: str, offset: int = 0
-    ) -> Recalled:
-        """Return the messages that answer a question best; raises NotFound."""
-        conversation = await self._indexed(tenant_id, conversation_id)
-        terms, head_seq = question_terms(question), conversation.state.head_seq
-        if not terms:
-            return Recalled((), NOTHING_RECALLED)
-        condition = " | ".join(map(operand, terms))
-        seqs = (0, head_seq + 1)
-        blocks = await self._blocks([conversation_id], condition, seqs, 0, MAX_BLOCKS)
-        weights, scores = await asyncio.to_thread(_scores, terms, blocks, head_seq)
-        known = await self._by_seqs(conversation_id, scores, _MAX_RANKED_BYTES)
-        order = await asyncio.to_thread(
-            lambda: ranked(question, scores, {seq: item.text for seq, item in known.items()})
-        )
-        page = order[offset : offset + MAX_RECALLED]
-        around = {seq + step for seq in page for step in (-1, 0, 1)}.difference(known)
-        known |= await self._by_seqs(conversation_id, around, _MAX_BESIDE_BYTES, page)
-        page = [seq for seq in page if seq in known]  # others were deleted meanwhile
-        lines = await asyncio.to_thread(lambda: [*_recalled_lines(page, known, weights)])
-        next_offset = offset + len(page)
-        if not page:
-            past = f"[{len(order)} messages are ranked; offset={offset} is past the last.]"
-            lines.append(past if order else NOTHING_RECALLED)
-        elif next_offset < len(order):
-            shown = f"{offset + 1}-{next_offset} of {len(order)}"
-            lines.append(f"[Messages {shown}, the best first. Go on with offset={next_offset}.]")
-        return Recalled(page, "\n".join(lines))
+    ) -> tuple[list[int], str]:
+        """Return the seqs of the messages that answer a question, best first, and their text.
 
-    async def _by_seqs(
-        self, conversation_id: str, seqs: Iterable[int], most: int, whole: Sequence[int] = ()
-    ) -> dict[int, SearchedMessage]:
-        """Return messages by seq, without those with more bytes that are not in `whole`."""
-        given = {"seqs": list(seqs), "most": most, "whole": whole}
+        Raises NotFound.
+        """
+        terms = words.question_terms(question)
         async with self._database.session() as opened:
-            return await searched(opened.session, BY_SEQS, conversation_id, **given)
+            session = opened.session
+            conversation = await opened.conversations.get(tenant_id, conversation_id)
+            head_seq = conversation.state.head_seq
+            past, blocks, reached = await later_blocks(session, conversation_id, head_seq)
+            condition = " | ".join(map(words.operand, terms))
+            blocks += await _blocks(session, [conversation_id], condition, (0, past), 0, MAX_BLOCKS)
+            weights, scores = await asyncio.to_thread(_scores, terms, blocks, head_seq)
+            found = await messages_of(session, conversation_id, [*scores])
+            known = {item.message.seq: item for item in found}
+            texts = await asyncio.to_thread(lambda: {seq: known[seq].text for seq in known})
+            order = words.ranked(question, scores, texts)
+            page = order[offset : offset + MAX_RECALLED]
+            around = [seq + beside for beside in (0, -1, 1) for seq in page]
+            unknown = [seq for seq in around if seq not in known]
+            more = await messages_of(session, conversation_id, unknown, Bound(PAGE_BYTES))
+        known |= {item.message.seq: item for item in more}
+        page = [*takewhile(known.__contains__, page)]  # others are too large for it, or deleted
+        lines = await asyncio.to_thread(lambda: [*_recalled_lines(page, known, weights)])
+        end = offset + len(page)
+        if not page:
+            lines.append(NOTHING_RECALLED)
+        elif end < len(order):
+            shown = f"{offset + 1}-{end} of {len(order)}"
+            lines.append(f"[Messages {shown}, the best first. Go on with offset={end}.]")
+        if reached is not None:
+            lines.append(f"[Messages after #{reached} are found in a minute.]")
+        return page, "\n".join(lines)
+
+
+async def _places(
+    session: Session, terms: Sequence[str], keys: list[str], seqs: _Seqs, step: int, limit: int
+) -> tuple[_Places, bool]:
+    """Return where the first messages with all terms are, and whether there may be more.
+
+    The seqs are those of the first conversation.
+    """
+    condition, most = " <0> ".join(map(words.operand, terms)), min(limit + 2, _MAX_PAGE_BLOCKS)
+    blocks = await _blocks(session, keys, condition, seqs, step, most) if keys else []
+    found = await asyncio.to_thread(_places_in, blocks, terms, keys[:1], seqs, step)
+    return found[:limit], len(found) >= limit or len(blocks) == most
+
+
+async def _blocks(
+    session: Session, keys: list[str], condition: str, seqs: _Seqs, step: int, limit: int
+) -> list[Block]:
+    """Return blocks that fulfil a condition, by the order of their conversations and seqs."""
+    given = {"condition": condition, "after_seq": seqs[0], "before_seq": seqs[1], "step": step}
+    of = {"conversation_ids": keys, "conversation_id": keys[0]}
+    rows = await session.all(BLOCKS, **of, **given, limit=limit)
+    return [Block(str(row["conversation_id"]), *row[1:]) for row in rows]
 
 
 def _places_in(
-    blocks: Iterable[Block], terms: Sequence[str], first_id: str, seqs: tuple[int, int], step: int
-) -> list[tuple[str, int]]:
+    blocks: Sequence[Block], terms: Sequence[str], first: list[str], seqs: _Seqs, step: int
+) -> _Places:
     """Return where the messages with all terms are, in the order of a search."""
     return [
-        (key, seq)
-        for key, first_seq, _, words in blocks
-        for place in sorted(set.intersection(*places_of(terms, words).values()), reverse=step < 0)
-        if seqs[0] < (seq := first_seq + place - 1) < seqs[1] or key != first_id
+        (block.conversation_id, seq)
+        for block in blocks
+        for place in sorted(set.intersection(*words.places_of(terms, block.words).values()))[::step]
+        if seqs[0] < (seq := block.first_seq + place - 1) < seqs[1]
+        or block.conversation_id not in first
     ]
 
 
-def _hits(terms: Sequence[str], found: Iterable[tuple[str, StoredMessage]]) -> list[Hit]:
-    weights = dict.fromkeys(terms, 1.0)
-    return [(key, message, excerpt(searched_text(message), weights)) for key, message in found]
+def _hit(item: SearchedMessage, public_id: str, terms: Sequence[str]) -> SearchHit:
+    snippet = words.excerpt(item.text, dict.fromkeys(terms, 1.0))
+    return SearchHit.of(item.message, conversation_id=public_id, snippet=snippet)
 
 
 def _scores(
@@ -306,12 +276,12 @@ def _scores(
     """Return the weights of a question's terms, and the scores of the best messages."""
     postings: dict[str, list[int]] = {term: [] for term in terms}
     sizes: dict[int, int] = {}
-    for _, first_seq, block_sizes, words in blocks:
-        sizes |= enumerate(block_sizes, first_seq)
-        for term, places in places_of(terms, words).items():
-            postings[term] += [first_seq + place - 1 for place in places]
-    weights = weights_of(postings, head_seq if len(blocks) < MAX_BLOCKS else len(sizes))
-    return weights, scores_of(postings, weights, sizes, head_seq)
+    for block in blocks:
+        sizes |= enumerate(block.sizes, block.first_seq)
+        for term, places in words.places_of(terms, block.words).items():
+            postings[term] += [block.first_seq + place - 1 for place in places]
+    count = head_seq if len(blocks) < MAX_BLOCKS else len(sizes)
+    return words.scores_of(postings, sizes, head_seq, count)
 
 
 def _recalled_lines(
@@ -324,14 +294,14 @@ def _recalled_lines(
         more = ""
         if output is not None and output.is_cut and ref is not None:
             more = f' [{ref.byte_size:,} bytes; ref_id="{ref.id}"]'
-        shown = excerpt(item.text, weights)
+        shown = words.excerpt(item.text, weights)
         yield f"#{seq} {_who(item)} {item.said_at:%Y-%m-%d %H:%M}: {shown}{more}"
         for place, beside in (("before", seq - 1), ("after", seq + 1)):
             if beside in known and beside not in page:
                 other = known[beside]
-                if shown := excerpt(other.text, weights, EXCERPT_CHARS // 2):
+                if shown := words.excerpt(other.text, weights, words.EXCERPT_CHARS // 2):
                     yield f"  {place}, {_who(other)}: {shown}"
 
 
 def _who(item: SearchedMessage) -> str:
-    return f"{item.message.role} {(item.tool_name or '')[:_MAX_NAME]}".rstrip()
+    return f"{item.message.role} {item.tool_name or ''}".rstrip()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from heapq import nlargest
@@ -37,20 +37,19 @@ from app.blobs.preview import RECALL
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.texts import FUNCTION_WORDS, stems
-from app.formats.message import File, Message, Part, Role, Text, ToolCall
-from app.prompt.agent_tools import MAX_QUERY_CHARS
+from app.formats.message import File, Message, Role, Text, ToolCall
 
 MIN_PREFIX: Final = 3
 MAX_LEXEME_BYTES: Final = 52
 MAX_LEXEMES: Final = 16_384
 MAX_TERMS: Final = 64
+_WORD_CHARS = 256  # of a word that are compared
 MAX_WORDS: Final = 24
 """Words of a question; of more it has the longest."""
-_WORD_CHARS = 256  # of a word that are compared
 _MAX_HUMPS = 10  # a word with more is encoded data, not a name
 _MIN_CUT = 6  # characters of a word that is found by its beginning (rule 3)
-_PIECE_CHARS = 32_768  # at a time: one pass over 10 MB would block the interpreter too long
-_LOOK_AHEAD_CHARS = 4096
+# Pieces that end between words where possible: one pass over 10 MB would block the interpreter.
+_PIECES = re.compile(r".{1,32768}(?:\W|\Z)|.{1,32768}", re.S)
 _SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3130-\u318f"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uac00-\ud7ff\uf900-\ufaff"
@@ -60,7 +59,8 @@ _SPACELESS = (
 SPACELESS: Final = re.compile(f"[{_SPACELESS}]")
 _ASCII_WORD = re.compile("[A-Za-z0-9]+")
 _HUMPS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
-_GAP = re.compile(r"\W")
+_NO_ACCENTS = frozenset((*range(10), *range(37, 200)))
+"""Combining classes: vowel signs and voicing marks distinguish words."""
 _INVISIBLE = re.compile("[\u00ad\u200c\u200d\u2060\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]+")
 MAX_RANKED: Final = 40
 """Messages that are ranked by their text, on all pages together."""
@@ -77,10 +77,9 @@ _ASKS_TIME = re.compile(
     r"\W*(?:when|how (?:long|old)|(?:what|which) (?:year|month|week|day|date|time))\b", re.I
 )
 _TELLS_TIME = re.compile(
-    r"\b(?:yesterday|today|tonight|tomorrow|ago|weekend|morning|recently|since|last|next|\d{4}"
-    r"|(?:day|week|month|year|hour)s?|(?:mon|tues|wednes|thurs|fri|satur|sun)day|\d{1,2}:\d\d"
-    r"|january|february|march|april|may|june|july|august|(?:septem|octo|novem|decem)ber)\b",
-    re.I,
+    r"(?i)\b(?:yesterday|today|tomorrow|ago|weekend|recently|since|last|next|\d{4}|\d{1,2}:\d\d"
+    r"|(?:day|week|month|year|hour)s?|(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+    r"|january|february|march|april|may|june|july|august|(?:septem|octo|novem|decem)ber)\b"
 )
 _ESCAPES = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 _CHARS_BEFORE_MATCH = 60  # characters of an excerpt before its first match
@@ -90,24 +89,12 @@ _MAX_MATCHES = 2_000  # matches among them
 
 def words_of(text: str) -> Iterator[str]:
     """Yield the words of a text in order, as written; runs of a spaceless script as one."""
-    for piece in text_pieces(text):
+    for piece in _PIECES.findall(text):
         if piece.isascii():
             yield from _ASCII_WORD.findall(piece)
         else:
             plain = _INVISIBLE.sub("", unicodedata.normalize("NFKC", piece))
             yield from _any_word().findall(plain)
-
-
-def text_pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces that end between words where possible."""
-    start = 0
-    while len(text) - start > _PIECE_CHARS:
-        at = start + _PIECE_CHARS
-        gap = _GAP.search(text, at, at + _LOOK_AHEAD_CHARS)
-        end = gap.start() if gap else at + _LOOK_AHEAD_CHARS
-        yield text[start:end]
-        start = end
-    yield text[start:]
 
 
 @cache
@@ -124,22 +111,16 @@ def normalised(word: str) -> str:
     if word.isascii():
         return word.lower()
     apart = unicodedata.normalize("NFD", word.casefold())
-    return unicodedata.normalize("NFC", "".join(filter(_is_base_character, apart)))
+    plain = (each for each in apart if unicodedata.combining(each) in _NO_ACCENTS)
+    return unicodedata.normalize("NFC", "".join(plain))
 
 
-def _is_base_character(character: str) -> bool:
-    """Whether a character is not an accent; vowel signs and voicing marks distinguish words."""
-    kind = unicodedata.combining(character)
-    return not (10 <= kind <= 36 or kind >= 200)
-
-
-def lexemes(*texts: str) -> tuple[str, ...]:
-    """Return the different lexemes of texts in order of first occurrence."""
+def lexemes(text: str) -> tuple[str, ...]:
+    """Return the different lexemes of a text in order of first occurrence."""
     unique: dict[str, None] = {}
-    for word in (word for text in texts for word in words_of(text)):
-        found = (
-            pairs_of(normalised(word)) if _is_spaceless(word) else _lexemes_of(word[:_WORD_CHARS])
-        )
+    for word in words_of(text):
+        plain = word[:_WORD_CHARS]
+        found = pairs_of(normalised(word)) if _is_spaceless(word) else _lexemes_of(plain)
         unique |= dict.fromkeys(found)
         if len(unique) >= MAX_LEXEMES:
             break
@@ -162,23 +143,18 @@ def _lexemes_of(word: str) -> tuple[str, ...]:
     for hump in humps if len(humps) < _MAX_HUMPS else ():
         starts.append(starts[-1][starts[-1].index(hump, 1) :])
     found = [_cut(normalised(start)) for start in starts]
-    found += stems(list(filter(_is_english, found)))
+    found += stems([lexeme for lexeme in found if lexeme.isascii() and lexeme.isalpha()])
     return tuple(filter(None, dict.fromkeys(found)))  # a word of accents alone has no lexeme
 
 
-def _is_english(word: str) -> bool:
-    return word.isascii() and word.isalpha()
-
-
 def _cut(lexeme: str) -> str:
-    """Return the lexeme, cut to MAX_LEXEME_BYTES."""
     return lexeme.encode()[:MAX_LEXEME_BYTES].decode(errors="ignore")
 
 
 def _terms_of(text: str) -> Iterator[str]:
     """Yield what a message with all words of a text has: lexemes, or their beginnings with `*`."""
     for word in words_of(text):
-        plain = normalised(word)
+        plain = normalised(word[:_WORD_CHARS])
         if _is_spaceless(word):
             yield from map("".join, pairwise(plain)) if len(plain) > 1 else (f"{plain}*",)
         elif plain:
@@ -190,33 +166,25 @@ def operand(term: str) -> str:
     return f"'{term[:-1]}':*" if term.endswith("*") else f"'{term}'"
 
 
-def places_of(terms: Sequence[str], block: str) -> dict[str, set[int]]:
+def places_of(terms: Iterable[str], block: str) -> dict[str, set[int]]:
     """Return the places in a block, the text of a tsvector, where each of these terms is."""
-    found: dict[str, set[int]] = {term: set() for term in terms}
-    for lexeme, places in _pattern(tuple(terms)).findall(block):
-        for term in terms:
-            if lexeme.startswith(term[:-1]) if term.endswith("*") else lexeme == term:
-                found[term].update(map(int, places.split(",")))
+    found: dict[str, set[int]] = {}
+    for term in terms:
+        lexeme = term.replace("*", "[^']*")
+        places = re.findall(f"'{lexeme}':([0-9,]+)", block)
+        found[term] = {int(place) for each in places for place in each.split(",")}
     return found
 
 
-@lru_cache(maxsize=16)
-def _pattern(terms: tuple[str, ...]) -> re.Pattern[str]:
-    lexemes = "|".join(term.replace("*", "[^']*") for term in terms)
-    return re.compile(f"'({lexemes})':([0-9,]+)")
-
-
-def query_terms(text: str, pointer: str = "/query/q") -> tuple[str, ...]:
+def query_terms(text: str) -> tuple[str, ...]:
     """Return the terms of a query, all of which a message must have.
 
-    Raises ValidationError at `pointer` for a query that is too long or has no word.
+    Raises ValidationError at `/query/q` for a query without a word or with too many.
     """
-    if len(text) > MAX_QUERY_CHARS:
-        raise ValidationError.at(pointer, f"A query has at most {MAX_QUERY_CHARS:,} characters")
     terms = tuple(dict.fromkeys(_terms_of(text)))
     if not 0 < len(terms) <= MAX_TERMS:
         detail = f"A query has at most {MAX_TERMS} words" if terms else "A query must have a word"
-        raise ValidationError.at(pointer, detail)
+        raise ValidationError.at("/query/q", detail)
     return terms
 
 
@@ -228,42 +196,36 @@ def question_terms(text: str) -> list[str]:
     words = [*words_of(text)]
     terms: dict[str, None] = {}
     for word in [word for word in words if normalised(word) not in FUNCTION_WORDS] or words:
-        plain = normalised(word)
+        plain = normalised(word[:_WORD_CHARS])
         if _is_spaceless(word) or not plain.isalpha():
             terms |= dict.fromkeys(_terms_of(word))
             continue
         (stem,) = stems([plain]) if plain.isascii() else [plain]
         is_cut = stem == plain and len(plain) >= _MIN_CUT
         terms[f"{_cut(plain[: len(plain) - len(plain) // 4])}*" if is_cut else _cut(stem)] = None
-    longest = set(sorted(terms, key=len, reverse=True)[:MAX_WORDS])
-    return [term for term in terms if term in longest]
+    return sorted(terms, key=len, reverse=True)[:MAX_WORDS]
 
 
 # --- what is searched, ranked and shown ---
 
 
-def text_of(message: Message, tool_name: str | None = None) -> tuple[str, ...]:
-    """Return the texts of a message that a search reads (rule 6).
+def text_of(message: Message, tool_name: str | None = None) -> str:
+    """Return the texts of a message that a search reads, below each other (rule 6).
 
     `tool_name` is the tool that made a result, where the message does not name it.
     """
-    name = tool_name or message.name
-    if message.role is Role.TOOL and name == RECALL:
-        return ()
-    texts = (name or "", *(text for part in message.parts for text in _part_texts(part)))
-    return tuple(_unescaped(text) for text in texts if text)
-
-
-def _part_texts(part: Part) -> tuple[str, ...]:
-    match part:
-        case Text():
-            return (part.text,)
-        case ToolCall():
-            return (part.name,) if part.name == RECALL else (part.name, part.arguments)
-        case File():
-            return (part.name or "", part.text or "")
-        case _:
-            return ()
+    texts = [tool_name or message.name or ""]
+    if message.role is Role.TOOL and texts == [RECALL]:
+        return ""
+    for part in message.parts:
+        match part:
+            case Text():
+                texts.append(part.text)
+            case ToolCall():
+                texts += (part.name, part.arguments if part.name != RECALL else "")
+            case File():
+                texts += (part.name or "", part.text or "")
+    return "\n".join(_unescaped(text) for text in texts if text)
 
 
 def _unescaped(text: str) -> str:
@@ -272,41 +234,32 @@ def _unescaped(text: str) -> str:
         return text
     return "".join(
         _ESCAPES.sub(lambda escape: str(json_text.loads_exact(f'"{escape[0]}"')), piece)
-        for piece in text_pieces(text)
+        for piece in _PIECES.findall(text)
     )
 
 
-def weights_of(postings: Mapping[str, Sequence[int]], messages: int) -> dict[str, float]:
-    """Return what each term weighs by the messages that have it, of so many (rule 7)."""
-    counts = {term: min(len(seqs), messages) for term, seqs in postings.items()}
-    return {
-        term: log(1 + (messages - count + 0.5) / (count + 0.5)) for term, count in counts.items()
-    }
-
-
 def scores_of(
-    postings: Mapping[str, Sequence[int]],
-    weights: Mapping[str, float],
-    sizes: Mapping[int, int],
-    head_seq: int,
-) -> dict[int, float]:
-    """Return the scores of the best messages by the seqs that have each term.
+    postings: Mapping[str, Sequence[int]], sizes: Mapping[int, int], head_seq: int, count: int
+) -> tuple[dict[str, float], dict[int, float]]:
+    """Return the weights of terms in `count` messages, and the scores of the best (rule 7).
 
-    `sizes` are the numbers of lexemes of these messages (rule 7).
+    `postings` are the seqs that have each term, and `sizes` the numbers of lexemes of these.
     """
+    weights: dict[str, float] = {}
     scores: dict[int, float] = {}
     for term, seqs in postings.items():
+        having = min(len(seqs), count)
+        weights[term] = log(1 + (count - having + 0.5) / (having + 0.5))
         strongest: dict[int, float] = {}
         for seq in seqs:
-            longer = max(1.0, sizes[seq] / _USUAL_LEXEMES)
-            own = weights[term] / (1 + _LONGER * log(longer))
+            own = weights[term] / (1 + _LONGER * log(max(1.0, sizes[seq] / _USUAL_LEXEMES)))
             for distance, share in _SHARES.items():
                 at = seq + distance
                 if 0 < at <= head_seq and own * share > strongest.get(at, 0.0):
                     strongest[at] = own * share
         for at, value in strongest.items():
             scores[at] = scores.get(at, 0.0) + value
-    return {seq: scores[seq] for seq in _best_first(scores)}
+    return weights, {seq: scores[seq] for seq in _best_first(scores)}
 
 
 def ranked(question: str, scores: Mapping[int, float], texts: Mapping[int, str]) -> list[int]:
@@ -332,31 +285,30 @@ def excerpt(text: str, weights: Mapping[str, float], max_chars: int = EXCERPT_CH
 
     A term is found at the beginnings of words.
     """
-    start = 0
-    if len(text) > max_chars and (matches := _matches(text[:_MAX_READ_CHARS], tuple(weights))):
-        ends = [at + max_chars - 2 * _CHARS_BEFORE_MATCH for at, _ in matches]
-
-        def weight_from(first: int) -> float:
-            past = bisect_left(matches, (ends[first], ""), first)
-            return sum(weights[term] for term in {term for _, term in matches[first:past]})
-
-        best = max(range(len(matches)), key=weight_from)
-        start = max(0, matches[best][0] - _CHARS_BEFORE_MATCH)
+    start, most = 0, 0.0
+    if len(text) > max_chars and weights:
+        near = deque[tuple[int, str]]()
+        for at, term in _matches(text[:_MAX_READ_CHARS], weights):
+            near.append((at, term))
+            while at - near[0][0] > max_chars - 2 * _CHARS_BEFORE_MATCH:
+                near.popleft()
+            if (weight := sum(weights[term] for term in {term for _, term in near})) > most:
+                start, most = max(0, near[0][0] - _CHARS_BEFORE_MATCH), weight
     end = start + max_chars
     shown = " ".join(text[start:end].split())
     return f"{'…' if start else ''}{shown}{'…' if end < len(text) else ''}"
 
 
-def _matches(text: str, terms: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Return where words begin with a term, and the term."""
+def _matches(text: str, terms: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield where words begin with a term, and the term."""
     plain = text.lower() if text.isascii() else "".join(map(_plain_character, text))
     by_beginning = {term.removesuffix("*"): term for term in terms}
     starts = (
         beginning if SPACELESS.match(beginning) else rf"(?<![^\W_]){beginning}"
         for beginning in sorted(by_beginning, key=len, reverse=True)
     )
-    found = re.finditer("|".join(starts), plain)
-    return [(match.start(), by_beginning[match[0]]) for match in islice(found, _MAX_MATCHES)]
+    for match in islice(re.finditer("|".join(starts), plain), _MAX_MATCHES):
+        yield match.start(), by_beginning[match[0]]
 
 
 @lru_cache(maxsize=4096)

@@ -24,21 +24,13 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class Session:
-    """A session and what is known of it.
-
-    Of each of `chains`, the last statement holds at its end. A mark of `errors` stands in the
-    result of a command that failed, one of `not_errors` in a source that was only read, one of
-    `not_decisions` in code.
-    """
+    """A session; of each of `chains`, the last statement holds at its end."""
 
     name: str
     rounds: list[list[Message]] = field(default_factory=list)
     chains: list[list[Plant]] = field(default_factory=list)
     first_request: str = ""
     todos: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    not_errors: list[str] = field(default_factory=list)
-    not_decisions: list[str] = field(default_factory=list)
     sections: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -135,7 +127,6 @@ class _Writer:
         else:
             mark = self._mark("x")
             failure = self._draw(self._words.failures).format(stem=stem, mark=mark)
-            self._session.errors.append(mark)
             result = f"Exit code 1\n{failure}"
             yield from self._call("Bash", {"command": f"make check-{stem}"}, result)
 
@@ -155,11 +146,9 @@ class _Writer:
             lines.insert(
                 random.randrange(len(lines)), "    " + _fill(words.decoy_errors, mark, random)
             )
-            self._session.not_errors.append(mark)
         if random.random() < 0.5:
             mark = self._mark("d")
             lines.insert(random.randrange(len(lines)), _fill(words.decoy_decisions, mark, random))
-            self._session.not_decisions.append(mark)
         return "\n".join(lines)
 
     def _planned(self) -> Iterator[Message]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from random import Random
+from typing import TypeVar
 
-from benchmarks.fidelity.planted.wording import (
-    NEGATIONS,
-    Deck,
-    Kind,
-    Plant,
-    Wording,
-    marked,
-    needed_words,
-    plain,
-    value_of,
+from benchmarks.fidelity.planted.wording import Kind, Plant, Wording
+
+MIN_NEEDED_CHARS = 4
+"""Shorter words of a phrase, such as `the`, are not needed."""
+_MARKED = re.compile(r"\[([^\]]+)\]")
+_WORD = re.compile(r"[\w.:/@-]+")
+Item = TypeVar("Item")
+NEGATIONS = (
+    "never|not|don't|must not|under no circumstances|forbidden|prohibited|off limits|no one"
+    "|nobody|no |refuse|without"
 )
-
 PER_SESSION = {
     Kind.SAFETY: 8,
     Kind.CONSTRAINT: 10,
@@ -48,12 +48,10 @@ class Planter:
         self._subjects = iter(pairs)
         self._reversed = 0
 
-    def chains(self, scale: float = 1.0) -> list[list[Plant]]:
+    def chains(self) -> list[list[Plant]]:
         """Return the statements in random order; those of one subject are in one list, in time."""
-        made = []
-        for kind, count in PER_SESSION.items():
-            for _ in range(max(1, round(count * scale))):
-                made.append(list(self._chain(kind)))
+        kinds = [kind for kind, count in PER_SESSION.items() for _ in range(count)]
+        made = [list(self._chain(kind)) for kind in kinds]
         self.random.shuffle(made)
         return made
 
@@ -70,13 +68,12 @@ class Planter:
                 yield self._simple(kind, words.goal, words.goals)
             case Kind.PREFERENCE:
                 yield self._simple(kind, words.preference, words.preferences)
-            case Kind.STANDING if self.random.random() < len(words.standing_whole) / (
-                len(words.standing_whole) + len(words.rules)
-            ):
-                yield _of(kind, draw(words.standing_whole), {}, ())
             case Kind.STANDING:
-                rule = draw(words.rules)
-                yield _of(kind, draw(words.standing), {"thing": rule}, needed_words(rule))
+                whole = len(words.standing_whole)
+                if self.random.random() < whole / (whole + len(words.rules)):
+                    yield _of(kind, draw(words.standing_whole), {}, ())
+                else:
+                    yield self._simple(kind, words.standing, words.rules)
             case Kind.STANDING_OTHER:
                 yield _of(kind, draw(draw(words.standing_other)), {}, ())
             case Kind.DECISION:
@@ -147,5 +144,54 @@ def _of(
     given = given | {key.capitalize(): text[:1].upper() + text[1:] for key, text in given.items()}
     if "thing" in given:
         given["rule"] = given["thing"]
-    plant = Plant(kind, plain(template).format(**given), (*needed, *marked(template)), author)
-    return replace(plant, old=old)
+    text = _MARKED.sub(r"\1", template).format(**given)
+    return Plant(kind, text, (*needed, *_MARKED.findall(template)), author, old)
+
+
+def needed_words(phrase: str) -> tuple[str, ...]:
+    """Return the words of a phrase that have to survive; text without spaces is one word."""
+    words = _WORD.findall(phrase)
+    return tuple(word for word in words if len(word.rstrip(".,")) >= MIN_NEEDED_CHARS)
+
+
+class Deck:
+    """Draws from each list without repetition, as long as it lasts."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._left: dict[int, list[object]] = {}
+
+    def draw(self, items: Sequence[Item]) -> Item:
+        """Return an item that was not drawn since the list was last used up."""
+        left = self._left.get(id(items))
+        if not left:
+            left = list(items)
+            self._random.shuffle(left)
+            self._left[id(items)] = left
+        item: Item = left.pop()  # type: ignore[assignment]
+        return item
+
+
+def value_of(kind: str, wording: Wording, random: Random) -> str:
+    """Return a random value of a kind: one that no two subjects share."""
+    number = random.randrange
+    word = random.choice(wording.words)
+    match kind:
+        case "port":
+            return str(number(10_000, 64_000))
+        case "host":
+            return f"{word}-{number(10, 99)}.{random.choice(wording.words)}.example"
+        case "id":
+            return f"{word.upper()[:4]}-{number(10_000, 99_999)}"
+        case "date":
+            return f"20{number(27, 39)}-{number(1, 13):02}-{number(1, 29):02}"
+        case "amount":
+            return f"{number(101, 999)}.{number(11, 99)} EUR"
+        case "person":
+            return f"{random.choice(wording.people)} {word.capitalize()}{number(2, 99)}"
+        case "path":
+            return f"/srv/{word}/{random.choice(wording.words)}-{number(100, 999)}.yaml"
+        case "version":
+            return f"{number(2, 30)}.{number(10, 60)}.{number(10, 99)}"
+        case _:
+            return f"{number(1_001, 9_999)} ms"

@@ -28,7 +28,7 @@ export function Blob({ id, output, close }: { id: string; output: Schemas["ToolO
           <pre class="lines" tabIndex={0}>{lines.data.text}</pre>
           <footer>
             <button type="button" disabled={offset === 0} onClick={() => setOffset(Math.max(0, offset - LINES))}>Earlier lines</button>
-            <span class="muted">{lines.data.line_count ? `${lines.data.first_line}–${lines.data.first_line + lines.data.line_count - 1} of ${lines.data.total_lines}` : "no lines"}</span>
+            <span class="muted">{lines.data.text ? `${lines.data.offset + 1}–${lines.data.next_offset ?? lines.data.line_count} of ${lines.data.line_count}` : "no lines"}</span>
             <button type="button" disabled={lines.data.next_offset === null} onClick={() => setOffset(lines.data?.next_offset ?? 0)}>Later lines</button>
           </footer>
         </>

@@ -70,10 +70,10 @@ function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; n
       <div class="split">
         <BeforeAfter before={receipt.before_tokens} after={receipt.after_tokens} />
         <dl class="facts">
-          <Fact name="Messages">{receipt.before_msg_count} → {receipt.after_msg_count}</Fact>
-          <Fact name="Hides">{end > start ? <a href={toConversation(id, "messages", { seq: String(start) })}>{start}–{end - 1}</a> : "nothing"}{receipt.kept.length > 0 && <span class="muted"> but {receipt.kept.length} kept</span>}</Fact>
-          {receipt.cleared_through > 0 && <Fact name="Results cleared">up to {receipt.cleared_through}</Fact>}
-          <Fact name="Written by">{receipt.model ?? "no model"}{receipt.calls > 0 && <span class="muted"> · {plural(receipt.calls, "call")}, {count(receipt.input_tokens)} in, {count(receipt.output_tokens)} out{receipt.cached_tokens > 0 && `, ${count(receipt.cached_tokens)} cached`}</span>}</Fact>
+          <Fact name="Messages">{receipt.before_messages} → {receipt.after_messages}</Fact>
+          <Fact name="Hides">{end > start ? <a href={toConversation(id, "messages", { seq: String(start) })}>{start}–{end - 1}</a> : "nothing"}{receipt.kept_seqs.length > 0 && <span class="muted"> but {receipt.kept_seqs.length} kept</span>}</Fact>
+          {receipt.cleared_through_seq > 0 && <Fact name="Results cleared">up to {receipt.cleared_through_seq}</Fact>}
+          <Fact name="Written by">{receipt.model ?? "no model"}{receipt.calls > 0 && <span class="muted"> · {plural(receipt.calls, "call")}, {count(receipt.input_tokens)} in, {count(receipt.output_tokens)} out{receipt.cache_read_tokens > 0 && `, ${count(receipt.cache_read_tokens)} cached`}</span>}</Fact>
           <Fact name="Target" hint="What the caller asked for, or the policy's">{receipt.target_tokens === null ? "policy" : count(receipt.target_tokens)}</Fact>
           <Fact name="Price">{usd(receipt.cost_usd)}</Fact>
           <Fact name="Took">{count(receipt.duration_ms)} ms</Fact>
@@ -126,12 +126,12 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
           {receipt.retain && <><h5>Kept verbatim</h5><p class="pre">{receipt.retain}</p></>}
           {summaries.map((summary) => (
             <div key={summary.summary_range.join()}>
-              <p class="muted">Level {summary.level} · messages {summary.summary_range[0]}–{(summary.summary_range[1] ?? 1) - 1} · {plural(summary.tokens, "token")}</p>
+              <p class="muted">Level {summary.level} · messages {summary.summary_range[0]}–{(summary.summary_range[1] ?? 1) - 1} · {plural(summary.token_count, "token")}</p>
               <p class="pre"><Marked text={summary.text} query={q} /></p>
             </div>
           ))}
           {receipt.note && <p class="pre">{receipt.note}</p>}
-          {!receipt.retain && summaries.length === 0 && !receipt.note && <p class="muted">No text: {receipt.cleared_through > 0 ? "placeholders stand for tool results." : "the messages are left out."}</p>}
+          {!receipt.retain && summaries.length === 0 && !receipt.note && <p class="muted">No text: {receipt.cleared_through_seq > 0 ? "placeholders stand for tool results." : "the messages are left out."}</p>}
         </section>
       </div>
     </>
@@ -214,7 +214,7 @@ function RunCard({ run: { strategy, result, refused } }: { run: Run }): JSX.Elem
       <h3>{words(strategy)}</h3>
       {result.reason && result.reason !== "dry run" && <p class="muted">{result.reason}</p>}
       <BeforeAfter before={result.before_tokens} after={result.after_tokens} />
-      <p class="muted">{result.before_msg_count} → {plural(result.after_msg_count, "message")}{result.estimated && " · estimated"} · {usd(result.cost_usd)}</p>
+      <p class="muted">{result.before_messages} → {plural(result.after_messages, "message")}{result.estimated && " · estimated"} · {usd(result.cost_usd)}</p>
       {result.degraded.length > 0 && <p class="warn">{result.degraded.map(reasonText).join(", ")}</p>}
       {result.summary_range && <p class="muted">Summary of {result.summary_range[0]}–{(result.summary_range[1] ?? 1) - 1}, {plural(result.summary_tokens, "token")}</p>}
     </article>

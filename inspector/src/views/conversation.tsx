@@ -51,12 +51,12 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
         <div>
           <h1 class="id"><Copy text={id} label="Copy id" shown={id} /></h1>
           <p class="muted">
-            {conversation.effective_model ?? "no model"} · {conversation.policy.strategy} · {plural(conversation.message_count, "message")} · {plural(conversation.turns, "turn")} · <span title={count(conversation.tokens)}>{compact(conversation.tokens)} tokens in the log</span> · active <When iso={conversation.last_message_at} />
+            {conversation.effective_model ?? "no model"} · {conversation.policy.strategy} · {plural(conversation.message_count, "message")} · {plural(conversation.turn_count, "turn")} · <span title={count(conversation.token_count)}>{compact(conversation.token_count)} tokens in the log</span> · active <When iso={conversation.last_message_at} />
           </p>
           <div class="tags">{Object.entries(conversation.metadata as Record<string, unknown>).map(([key, value]) => <span class="tag" key={key}>{key}={typeof value === "string" ? value : JSON.stringify(value)}</span>)}</div>
         </div>
         <div class="side">
-          {reading?.budget && <Pressure used={reading.budget.used_tokens} window={reading.budget.effective_window} level={reading.pressure} />}
+          {reading?.budget && <Pressure used={reading.budget.tokens_used} window={reading.budget.effective_window} level={reading.pressure} />}
           <Actions conversation={conversation} />
         </div>
       </div>

@@ -10,7 +10,6 @@ import { Badge, Copy, Curl, Empty, Failed, Field, hasWords, Loading, Marked, Mor
 import { changes } from "../state.ts";
 
 const NO_HITS = { data: [], next_cursor: null };
-const ACTIVE: Record<string, number> = { hour: 3600, day: 86_400, week: 604_800 };
 
 function Row({ item, agent }: { item: ConversationItem; agent: string | undefined }): JSX.Element {
   const { conversation_id: id, usage } = item;
@@ -25,10 +24,10 @@ function Row({ item, agent }: { item: ConversationItem; agent: string | undefine
           ))}</div>
         )}
       </th>
-      <td class="use">{usage && (usage.budget === null ? <span class="muted">no window</span> : <Pressure used={usage.budget.used_tokens} window={usage.budget.effective_window} level={usage.pressure} />)}</td>
+      <td class="use">{usage && (usage.budget === null ? <span class="muted">no window</span> : <Pressure used={usage.budget.tokens_used} window={usage.budget.effective_window} level={usage.pressure} />)}</td>
       <td>{item.agent_id ? <div class="who" title={item.agent_id}>{agent ?? item.agent_id}</div> : <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
-      <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turns, "turn")}</div></td>
-      <td class="num" title={count(item.tokens)}>{compact(item.tokens)}</td>
+      <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turn_count, "turn")}</div></td>
+      <td class="num" title={count(item.token_count)}>{compact(item.token_count)}</td>
       <td class="num">{usage && usd(usage.cost_usd)}{usage && usage.saved_tokens > 0 && <div class="sub">{compact(usage.saved_tokens)} saved</div>}</td>
       <td>{usage?.last_compaction ? <><When iso={usage.last_compaction.created_at} /><div class="sub">{words(usage.last_compaction.trigger)}</div></> : usage && <span class="muted">none</span>}</td>
       <td><When iso={item.last_message_at} /></td>
@@ -38,17 +37,15 @@ function Row({ item, agent }: { item: ConversationItem; agent: string | undefine
 
 export function Conversations(): JSX.Element {
   const query = place.value.query;
-  const [q, agent, model, metadata, active] = ["q", "agent", "model", "metadata", "active"].map((name) => query.get(name) ?? "") as [string, string, string, string, string];
+  const [q, agent, metadata] = ["q", "agent", "metadata"].map((name) => query.get(name) ?? "") as [string, string, string];
   const [key, value] = metadata.split("=", 2);
   const filters = {
     ...(agent && { agent_id: agent }),
-    ...(model && { model }),
     ...(key && value && { metadata: { [key]: value } }),
-    ...(ACTIVE[active] && { active_after: new Date(Math.floor(Date.now() / 60_000) * 60_000 - ACTIVE[active] * 1000).toISOString() }),
   };
   const list = usePages(
     (cursor) => good(api.GET("/v1/conversations", { params: { query: { include: "usage", limit: 25, ...(cursor && { cursor }), ...filters } } })),
-    [agent, model, metadata, active],
+    [agent, metadata],
   );
   const hits = usePages(
     async (cursor) => (q ? good(api.GET("/v1/search", { params: { query: { q, limit: 20, ...(agent && { agent_id: agent }), ...(cursor && { cursor }) } } })) : NO_HITS),
@@ -62,7 +59,7 @@ export function Conversations(): JSX.Element {
     const timer = setInterval(() => document.visibilityState === "visible" && (changes.value += 1), 15_000);
     return () => clearInterval(timer);
   }, []);
-  const filtered = Boolean(agent || model || metadata || active);
+  const filtered = Boolean(agent || metadata);
   return (
     <section class="page">
       <div class="title">
@@ -75,11 +72,7 @@ export function Conversations(): JSX.Element {
           <option value="">All agents</option>
           {agents.data?.data.map((item) => <option key={item.agent_id} value={item.agent_id}>{item.name}</option>)}
         </select></Field>
-        <Field label="Own model"><input value={model} placeholder="any" onChange={(event) => setQuery({ model: event.currentTarget.value })} /></Field>
         <Field label="Metadata"><input value={metadata} placeholder="customer=42" onChange={(event) => setQuery({ metadata: event.currentTarget.value })} /></Field>
-        <Field label="Active within"><select value={active} onChange={(event) => setQuery({ active: event.currentTarget.value })}>
-          <option value="">any time</option><option value="hour">the hour</option><option value="day">the day</option><option value="week">the week</option>
-        </select></Field>
       </form>
       {list.error ? <Failed error={list.error} /> : !list.items || !items ? <Loading what="conversations" /> : q && items.length === 0 ? (
         <>

@@ -77,7 +77,7 @@ export function Timeline({ conversation }: { conversation: Conversation }): JSX.
         {reports.length === 0 && points.length > 1 && <p class="hint">No calls were reported, so the chart shows compactions alone. With <code>POST /v1/conversations/{id}/usage</code> and the <code>build_id</code> each call becomes a bar of its regions.</p>}
         {unknown > 0 && unknown < reports.length && <p class="hint">{plural(unknown, "call")} without a bar: their payload cannot be divided into regions, because it was reported without its build, or for an older epoch.</p>}
         {points.length > 1 ? <Chart points={points} epochs={epochs} window={window} /> : (
-          <Empty title="There is too little to draw.">Report the usage of calls with <code>POST /v1/conversations/{id}/usage</code>, or in builds with <code>usage</code>: each becomes a point here.</Empty>
+          <Empty title="There is too little to draw.">Report the usage of calls with <code>POST /v1/conversations/{id}/usage</code>, or in builds with <code>report</code>: each becomes a point here.</Empty>
         )}
       </section>
       <Epochs id={id} epochs={epochs} reports={reports} />
@@ -211,7 +211,7 @@ function Epochs({ id, epochs, reports }: { id: string; epochs: Epoch[]; reports:
               <td>{epoch.cache_break_reason ? <Badge kind="due">{reasonText(epoch.cache_break_reason)}</Badge> : <span class="muted">first payload</span>}
                 <div class="sub">{epoch.cache_break_reason && <><a href={toConversation(id, "compare", { b: firstBuild(epoch) })}>what changed</a> · </>}<a href={toConversation(id, "messages", { as_of: firstBuild(epoch) })}>what it sent</a></div></td>
               <td class="num">{epoch.start_seq}</td><td class="num">{firstCall(epoch, reports)}</td><td><When iso={epoch.created_at} /><div class="sub">{time(epoch.created_at)}</div></td>
-              <td>{words(epoch.format)}<div class="sub">{epoch.model}{epoch.max_context_tokens && ` · ${compact(epoch.max_context_tokens)} window`}</div></td>
+              <td>{words(epoch.format)}<div class="sub">{epoch.model}{epoch.context_window && ` · ${compact(epoch.context_window)} window`}</div></td>
             </tr>
           ))}</tbody></table></div>
       )}

@@ -33,7 +33,7 @@ export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
   const format = (query.get("format") as Format | null) ?? used?.format ?? "openai_chat";
   const model = query.get("model") ?? "";
   const size = query.get("window") ?? "";
-  const asked = { format, payload: false, ...(model && { model }), ...(size && { max_context_tokens: Number(size) }) };
+  const asked = { format, payload: false, ...(model && { model }), ...(size && { context_window: Number(size) }) };
   const search = new URLSearchParams(Object.entries(asked).map(([name, value]): [string, string] => [name, String(value)])).toString();
   const preview = useResource(
     async () => {
@@ -74,28 +74,28 @@ export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
 }
 
 function Regions({ preview, reading, first }: { preview: Preview; reading: Reading | undefined; first: boolean }): JSX.Element {
-  const { budget, thresholds } = preview;
+  const { budget, thresholds } = preview.diagnostics;
   const regions = regionsOf(budget);
   const scale = (tokens: number): string => `${(100 * tokens) / budget.total}%`;
   const marks = (["notice", "due", "compact", "blocked"] as const).flatMap((name) => {
     const tokens = thresholds[name];
     return tokens === null ? [] : [{ name, tokens }];
   });
-  const deferred = preview.deferred_tools;
+  const deferred = preview.diagnostics.deferred_tools;
   return (
     <section class="card" aria-label="Budget">
       <dl class="facts">
-        <Fact name="Used"><b>{count(budget.used_tokens)}</b> of {count(budget.effective_window)} tokens · {percent(budget.used_percentage)}</Fact>
-        <Fact name="Pressure"><Badge kind={preview.pressure}>{preview.pressure}</Badge>{preview.next_threshold && <span class="muted"> {count(preview.tokens_to_next ?? 0)} to {preview.next_threshold}</span>}</Fact>
+        <Fact name="Used"><b>{count(budget.tokens_used)}</b> of {count(budget.effective_window)} tokens · {percent(budget.used_percentage)}</Fact>
+        <Fact name="Pressure"><Badge kind={preview.pressure}>{preview.pressure}</Badge>{preview.diagnostics.next_threshold && <span class="muted"> {count(preview.diagnostics.tokens_to_next ?? 0)} to {preview.diagnostics.next_threshold}</span>}</Fact>
         <Fact name="Prompt cache" hint="Whether the next payload extends the last one byte for byte">
           {first ? "first payload for this model" : preview.cache_break_reason ? <span class="warn">breaks: {reasonText(preview.cache_break_reason)}</span> : "extends the last payload"}
           <span class="muted"> · epoch {preview.epoch}</span>
         </Fact>
-        <Fact name="Counted" hint="How the tokens were counted">{preview.estimate.method}{preview.estimate.margin > 0 && <span class="muted"> · margin {percent(100 * preview.estimate.margin)}</span>}</Fact>
+        <Fact name="Counted" hint="How the tokens were counted">{preview.diagnostics.estimate.method}{preview.diagnostics.estimate.margin > 0 && <span class="muted"> · margin {percent(100 * preview.diagnostics.estimate.margin)}</span>}</Fact>
         {deferred > 0 && <Fact name="Deferred tools">{deferred}</Fact>}
         {preview.tail.length > 0 && <Fact name="Tail">{plural(preview.tail.length, "item")}</Fact>}
       </dl>
-      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.used_tokens > preview.budget.effective_window && `Before that it takes ${count(reading.budget.used_tokens)} tokens. `}A build compacts first where its policy allows that.</p>}
+      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.tokens_used > preview.diagnostics.budget.effective_window && `Before that it takes ${count(reading.budget.tokens_used)} tokens. `}A build compacts first where its policy allows that.</p>}
       <div class="budget">
         <div class="regions" role="img" aria-label={`${regions.map((region) => `${region.name} ${region.tokens}`).join(", ")}, free ${budget.remaining_tokens}, kept for the answer ${budget.max_output_tokens} tokens`}>
           {regions.filter((region) => region.tokens > 0).map((region) => (
@@ -127,7 +127,7 @@ type Item = { message: ShownMessage } | { from: number; to: number; state: strin
 function gaps(preview: Preview, from: number, to: number): Item[] {
   const items: Item[] = [];
   let at = from;
-  for (const { summary_range: [start = 0, end = 0], tokens } of preview.summaries) {
+  for (const { summary_range: [start = 0, end = 0], token_count: tokens } of preview.diagnostics.summaries) {
     const [first, past] = [Math.max(start, at), Math.min(end, to)];
     if (first >= past) continue;
     if (first > at) items.push({ from: at, to: first, state: "not shown" });
@@ -157,14 +157,14 @@ function useKind(id: string, shown: ShownMessage | undefined): string {
 
 function Large({ id, message, window }: { id: string; message: ShownMessage; window: number }): JSX.Element {
   const kind = useKind(id, message);
-  return <p class="warn">Message {message.seq}, {kind}, takes {count(message.tokens)} tokens, {percent((100 * message.tokens) / window)} of the window. <a href={toConversation(id, "messages", { seq: String(message.seq) })}>Open it</a></p>;
+  return <p class="warn">Message {message.seq}, {kind}, takes {count(message.token_count)} tokens, {percent((100 * message.token_count) / window)} of the window. <a href={toConversation(id, "messages", { seq: String(message.seq) })}>Open it</a></p>;
 }
 
 function Cells({ conversation, preview }: { conversation: Conversation; preview: Preview }): JSX.Element {
   const id = conversation.conversation_id;
   const head = preview.through_seq;
-  const messages = preview.shown_messages;
-  const skipped = preview.shown_ranges.reduce((sum, [start = 1, end = 1]) => sum + Math.max(0, Math.min(end, head + 1) - start), 0) - messages.length;
+  const messages = preview.diagnostics.shown_messages;
+  const skipped = preview.diagnostics.shown_ranges.reduce((sum, [start = 1, end = 1]) => sum + Math.max(0, Math.min(end, head + 1) - start), 0) - messages.length;
   const [peeked, setPeeked] = useState<ShownMessage>();
   const text = usePeeked(id, peeked);
   const kind = useKind(id, peeked);
@@ -176,7 +176,7 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
     if (skipped > 0) {
       // Of what is before, only the summaries are drawn.
       next = first;
-      for (const { summary_range: [from = 0, to = 0], tokens } of preview.summaries) if (to <= first) result.push({ from, to, state: "summarised", tokens });
+      for (const { summary_range: [from = 0, to = 0], token_count: tokens } of preview.diagnostics.summaries) if (to <= first) result.push({ from, to, state: "summarised", tokens });
     }
     for (const message of messages) {
       if (message.seq > next) result.push(...gaps(preview, next, message.seq));
@@ -186,14 +186,14 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
     if (next <= head) result.push(...gaps(preview, next, head + 1));
     return result;
   }, [preview]);
-  const total = messages.reduce((sum, message) => sum + message.tokens, 0);
-  const stable = preview.stable_through ?? 0;
-  const stableTokens = messages.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.tokens, 0);
-  const prefix = preview.budget.system_prompt + preview.budget.skill_prompts + preview.budget.tool_descriptions + preview.budget.summary + stableTokens;
-  const breakpoints = new Set(preview.breakpoint_seqs);
-  const [largest] = messages.toSorted((a, b) => b.tokens - a.tokens);
+  const total = messages.reduce((sum, message) => sum + message.token_count, 0);
+  const stable = preview.diagnostics.stable_through_seq ?? 0;
+  const stableTokens = messages.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.token_count, 0);
+  const prefix = preview.diagnostics.budget.system_prompt + preview.diagnostics.budget.skill_prompts + preview.diagnostics.budget.tool_descriptions + preview.diagnostics.budget.summary + stableTokens;
+  const breakpoints = new Set(preview.diagnostics.breakpoint_seqs);
+  const [largest] = messages.toSorted((a, b) => b.token_count - a.token_count);
   // One scale for all cells: the largest message takes a row at most.
-  const row = Math.max(total / 7, ...messages.map((message) => message.tokens), 1);
+  const row = Math.max(total / 7, ...messages.map((message) => message.token_count), 1);
   const widthOf = (tokens: number): string => `max(8px, ${(99.5 * tokens) / row}%)`;
   const move = (event: KeyboardEvent): void => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -207,21 +207,21 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
     <section class="card" aria-label="Messages in the payload">
       <div class="title">
         <h2>Messages in the payload</h2>
-        <span class="muted">{plural(messages.length + skipped, "message")}, {compact(preview.budget.conversation)} tokens · stable prefix: {compact(Math.min(prefix, preview.tokens_used))} of {compact(preview.tokens_used)} tokens</span>
+        <span class="muted">{plural(messages.length + skipped, "message")}, {compact(preview.diagnostics.budget.conversation)} tokens · stable prefix: {compact(Math.min(prefix, preview.tokens_used))} of {compact(preview.tokens_used)} tokens</span>
       </div>
       <ul class="key-list" aria-label="Legend">
         <li><i class="swatch user" />user</li><li><i class="swatch assistant" />assistant</li><li><i class="swatch tool" />tool result</li>
         <li><i class="swatch tool cleared" />cleared</li><li><i class="swatch tool preview" />preview of a large result</li><li><i class="swatch hidden" />not in the payload</li>
         <li><i class="swatch pin" />pinned</li><li><i class="swatch stable" />stable prefix</li><li><i class="swatch break" />cache breakpoint</li>
       </ul>
-      {largest && largest.tokens > preview.budget.effective_window / 4 && <Large id={id} message={largest} window={preview.budget.effective_window} />}
+      {largest && largest.token_count > preview.diagnostics.budget.effective_window / 4 && <Large id={id} message={largest} window={preview.diagnostics.budget.effective_window} />}
       {skipped > 0 && <p class="hint">{plural(skipped, "earlier message")} that the payload also shows are not drawn. <a href={toConversation(id, "messages")}>Read them</a></p>}
       <div class="cells" ref={list} onKeyDown={move}>
         {items.map((item, index) => "message" in item ? (
           <a key={item.message.seq} class={`cell ${item.message.role} ${item.message.state}${item.message.pinned ? " pinned" : ""}${item.message.seq <= stable ? " stable" : ""}${breakpoints.has(item.message.seq) ? " breakpoint" : ""}`}
-            style={{ width: widthOf(item.message.tokens) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
+            style={{ width: widthOf(item.message.token_count) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
             href={toConversation(id, "messages", { seq: String(item.message.seq) })}
-            aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.tokens} tokens, ${item.message.state}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
+            aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.token_count} tokens, ${item.message.state}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
             onMouseEnter={() => setPeeked(item.message)} onFocus={() => setPeeked(item.message)} />
         ) : (
           <a key={`gap${item.from}`} class={`gap ${item.state === "summarised" ? "summarised" : ""}`} href={item.state === "summarised" ? toConversation(id, "compactions") : toConversation(id, "messages", { seq: String(item.from) })}>
@@ -232,7 +232,7 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
       <div class="peek" aria-live="polite">
         {peeked ? (
           <>
-            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={peeked.state}>{peeked.state}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kind} · `}{plural(peeked.tokens, "token")}{text && ` · turn ${text.turn} · ${time(text.created_at)}`}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
+            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={peeked.state}>{peeked.state}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kind} · `}{plural(peeked.token_count, "token")}{text && ` · turn ${text.turn} · ${time(text.created_at)}`}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
             <p class="text">{text ? lineOf(text, 700) : "…"}</p>
           </>
         ) : <p class="muted">Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</p>}

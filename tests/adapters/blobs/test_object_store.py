@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from uuid_utils import uuid7
 
 from app.blobs import store as object_store
@@ -77,19 +74,6 @@ async def test_objects_of_a_deleted_conversation_are_deleted(
     await store.delete_conversation(TENANT, CID)
 
 
-@given(pieces=st.lists(st.binary(max_size=3 * CHUNK_BYTES), max_size=5), at_once=st.integers(1, 4))
-def test_bytes_written_in_pieces_are_read_back(pieces: list[bytes], at_once: int) -> None:
-    """An object returns its content byte for byte, for pieces of any size."""
-    data = b"".join(pieces)
-
-    async def there_and_back() -> bytes:
-        store = ObjectStore("memory:///")
-        key, stored = await put(store, data, new_id(), at_once=at_once)
-        return b"".join(await store.read(key, stored))
-
-    assert asyncio.run(there_and_back()) == data
-
-
 @pytest.mark.parametrize("size", [10, 3 * object_store.PART_BYTES])
 async def test_an_unfinished_object_is_not_stored(
     store: BlobStore, size: int, tmp_path: Path
@@ -118,17 +102,6 @@ async def test_orphans_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest.M
     store = ObjectStore(f"file://{tmp_path}")
     made = [(await put(store, b"text", new_id()))[0] for _ in range(10)]
     assert await keys(store) == sorted(key for key in made if key)
-
-
-async def test_rows_are_readable_with_every_store(tmp_path: Path) -> None:
-    """Bytes in rows are readable after an object store is configured, not the reverse."""
-    rows, folder = BlobStore(), ObjectStore(f"file://{tmp_path}")
-    _, in_rows = await put(rows, b"in rows", new_id())
-    assert await folder.read(None, in_rows) == [b"in rows"]
-    assert await folder.read("default/elsewhere", in_rows) == [b"in rows"]
-    key, in_folder = await put(folder, b"in a folder", new_id())
-    with pytest.raises(ServiceUnavailable, match="no object store is configured"):
-        await rows.read(key, in_folder)
 
 
 async def failures(store: BlobStore, stored: Sequence[Chunk]) -> list[ServiceUnavailable]:
@@ -173,10 +146,3 @@ async def test_damaged_objects_are_not_read(tmp_path: Path) -> None:
     with pytest.raises(ServiceUnavailable) as caught:
         await store.read(key, stored)
     assert caught.value.facts["reason"] == "FileNotFoundError"
-
-
-@pytest.mark.parametrize("url", ["", "folder", "/folder", "http://host/x", "ftp://host", "s3:b"])
-def test_invalid_urls_are_refused(url: str) -> None:
-    """A URL that names no object store is refused by the constructor."""
-    with pytest.raises(ValueError, match="begins with"):
-        ObjectStore(url)

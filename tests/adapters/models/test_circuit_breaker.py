@@ -62,29 +62,6 @@ async def test_failures_in_a_row_open_the_circuit(reason: str) -> None:
     assert await reason_of(breaker, "spare") == reason  # each model has a circuit of its own
 
 
-@pytest.mark.parametrize("reason", ["bad_answer", "context_window", "refused", "spend_guard"])
-async def test_only_failures_of_the_provider_count(reason: str) -> None:
-    """Unusable answers and refused calls leave the circuit closed."""
-    model = Model(reason)
-    breaker = CircuitBreaker(model, failures=2, seconds=30)
-    assert {await reason_of(breaker) for _ in range(5)} == {reason}
-    assert model.calls == 5
-
-
-async def test_a_cancelled_call_does_not_count() -> None:
-    """A cancelled call is no failure of the provider [summary.circuit-breaker]."""
-    model = Model()
-    model.release.clear()
-    breaker = CircuitBreaker(model, failures=1, seconds=30)
-    task = asyncio.create_task(breaker.complete(call()))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    model.release.set()
-    assert await breaker.complete(call()) == ANSWER
-
-
 async def test_one_call_tries_the_model_after_the_pause() -> None:
     """After the pause one call goes through, and the others are refused until it returns."""
     model = Model("timeout")

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from app.models.budget import NUMERIC_FIELDS, ModelInfo, resolve_context_window
-from app.models.registry import BUILT_IN_WINDOWS, ModelRegistry, map_path, start_factor
+from app.models.registry import BUILT_IN_WINDOWS, ModelRegistry, map_path
 
 REGISTRY = ModelRegistry()
 
@@ -111,30 +111,8 @@ def test_a_new_version_is_taken_for_one_of_its_family(model: str, assumed_from: 
     assert resolve_context_window(10**8, None, info, None, 4096, derive=False).total == 10**8
 
 
-@pytest.mark.parametrize(
-    ("model", "factor"),
-    [
-        ("claude-sonnet-4-5", 1.2),
-        ("claude-3-opus", 1.2),
-        ("bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0", 1.2),
-        ("claude-opus-4-7", 1.3),
-        ("claude-sonnet-5", 1.3),
-        ("claude-newname-99", 1.3),
-        ("gemini-2.5-pro", 1.12),
-        ("gemini/gemini-2.5-pro", 1.12),
-        ("gpt-5", 1.0),
-        ("my-model", 1.0),
-    ],
-)
-def test_the_first_factor_is_that_of_the_family(model: str, factor: float) -> None:
-    """Claude and Gemini make more tokens of a text than the vocabulary here. [models.families]"""
-    assert start_factor(model) == factor
-    info = REGISTRY.find(model)
-    assert info is None or info.start_factor == factor
-
-
 def test_a_separate_input_limit_is_recognised() -> None:
-    """272k input and 128k output make OpenAI's 400k window; a shared one is not added up."""
+    """272k input and 128k output make OpenAI's 400k window. [models.limit-semantics]"""
     for model in ("gpt-5", "azure/gpt-5"):
         info = found(model)
         assert (info.context_window, info.max_input_tokens) == (400_000, 272_000)

@@ -52,9 +52,7 @@ async def conversation(database: Database) -> str:
     """Create a conversation and return its id."""
     made = new_id()
     async with database.session() as session:
-        assert await session.conversations.add(
-            TENANT, made, None, "bytes_4", StoredSettings(), "{}"
-        )
+        assert await session.conversations.add(TENANT, made, None, "bytes_4", StoredSettings())
     return made
 
 
@@ -101,11 +99,12 @@ async def collect(
 ) -> list[str]:
     """Collect blobs as a collection does, by default all unattached ones; return their ids."""
     async with database.transaction() as session:
-        assert await session.log.lock(TENANT, conversation_id, None) is not None
+        await session.conversations.get(TENANT, conversation_id, lock=True)
         if refs is None:
-            found = await session.blobs.collectable(conversation_id, None, compacted=False)
-            refs = [blob.id for blob in found]
-        await session.blobs.collect(conversation_id, refs)
+            own = {"conversation_id": conversation_id, "uploaded_before": None}
+            found = await session.session.all(statements.COLLECTABLE, **own, compacted=False)
+            refs = [row["id"] for row in found]
+        await session.session.run(statements.COLLECT, conversation_id=conversation_id, refs=refs)
     return list(refs)
 
 

@@ -139,28 +139,6 @@ async def test_a_supervised_server_is_restarted(data_dir: Path, which: str) -> N
     assert not lost
 
 
-@pytest.mark.parametrize("is_supervised", [True, False])
-async def test_a_server_told_to_stop_is_replaced(data_dir: Path, is_supervised: bool) -> None:
-    """A server that waits for its last session to end is replaced, by a supervisor or a start."""
-    with ExitStack() as stack:
-        url = stack.enter_context(running(data_dir, print if is_supervised else None))
-        await ask(url, "CREATE TABLE kept AS SELECT 7 AS value")
-        held = await asyncpg.connect(url)
-        ended = asyncio.Event()
-        held.add_termination_listener(lambda _connection: ended.set())
-        server = postmaster(data_dir)
-        server.terminate()
-        if not is_supervised:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while "stopping" not in (data_dir / "postgres" / "postmaster.pid").read_text():
-                    await asyncio.sleep(0.01)
-            stack.enter_context(running(data_dir))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await ended.wait()
-        assert await answered(url, "SELECT value FROM kept") == 7
-        assert postmaster(data_dir).pid != server.pid
-
-
 async def test_first_start_creates_the_database(tmp_path: Path) -> None:
     """A start in a new directory makes the cluster and leaves foreign files alone.
 
@@ -222,15 +200,6 @@ def test_concurrent_starts_end_in_one_server(data_dir: Path) -> None:
     assert stopped(data_dir)
 
 
-def test_impossible_data_directory(tmp_path: Path) -> None:
-    """A data directory that is a file, or can't be made, is one sentence."""
-    file = tmp_path / "file"
-    file.touch()
-    for impossible in (file, file / "below", Path("/proc/none")):
-        with pytest.raises(EmbeddedPostgresError, match="cannot be used"), running(impossible):
-            pass
-
-
 def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:
     """A cluster of another PostgreSQL is refused with what to do. [operation.new-major]"""
     (data_dir / "postgres" / "PG_VERSION").write_text("16\n")
@@ -239,12 +208,3 @@ def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:
         running(data_dir),
     ):
         pass
-
-
-def test_failed_start_has_a_reason(data_dir: Path) -> None:
-    """When PostgreSQL refuses to start, the error has the end of its log."""
-    with (data_dir / "postgres" / "postgresql.conf").open("a") as file:
-        file.write("max_connections = plenty\n")
-    with pytest.raises(EmbeddedPostgresError, match='"plenty"'), running(data_dir):
-        pass
-    assert stopped(data_dir)

@@ -27,9 +27,7 @@ async def conversation_id(database: Database) -> str:
     """The id of a new conversation."""
     made = new_id()
     async with database.session() as session:
-        assert await session.conversations.add(
-            TENANT, made, None, "bytes_4", StoredSettings(), "{}"
-        )
+        assert await session.conversations.add(TENANT, made, None, "bytes_4", StoredSettings())
     return made
 
 
@@ -58,7 +56,7 @@ async def test_jobs_come_first_and_then_the_oldest(
     jobs = [new_id() for _ in range(2)]
     async with database.session() as session:
         for age, each in enumerate(made):
-            await session.conversations.add(TENANT, each, None, "bytes_4", StoredSettings(), "{}")
+            await session.conversations.add(TENANT, each, None, "bytes_4", StoredSettings())
             await session.jobs.postpone(each, -age - 1)
         for job_id in jobs:
             await session.jobs.add(TENANT, made[1], job_id, "compact", "{}")
@@ -79,7 +77,7 @@ async def test_a_claim_waits_for_nobody(
     """What an append or another claim has locked is skipped."""
     other = new_id()
     async with database.session() as session:
-        await session.conversations.add(TENANT, other, None, "bytes_4", StoredSettings(), "{}")
+        await session.conversations.add(TENANT, other, None, "bytes_4", StoredSettings())
         await session.jobs.postpone(conversation_id, -2)
         await session.jobs.postpone(other, -1)
         async with connection.transaction():

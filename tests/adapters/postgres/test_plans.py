@@ -16,9 +16,9 @@ from app.conversations.listing import (
     PLACES_OF_AGENT,
 )
 from app.conversations.messages.repository import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
-from app.conversations.search.index import BY_SEQS, FROM_SEQ, PROGRESS
-from app.conversations.search.service import BLOCKS, MESSAGES
-from app.conversations.windows.service import FIND_GAPS, FIND_OLDEST, FIND_START
+from app.conversations.search.index import LAST_BLOCK, MESSAGES
+from app.conversations.search.service import BLOCKS
+from app.conversations.windows import FIND_GAPS, FIND_OLDEST, FIND_START
 from app.database.connections import Statement
 from tests.conftest import execute
 from tests.plans import plan_of, rows_read
@@ -62,14 +62,10 @@ async def test_reads_go_by_seq_before_there_are_statistics(
 async def test_lists_are_read_by_their_index(
     database_url: str, statement: Statement, index: str
 ) -> None:
-    """A list is read in the order of its index, and only messages are looked up.
-
-    [lists.bounded]
-    """
+    """A list is read in the order of its index. [lists.bounded]"""
     plan = await plan_of(database_url, statement)
     used = re.findall(r"(Scan(?: Backward)?) using (\w+) on", plan)
-    lookup = ("Scan Backward", "messages_pkey")
-    assert used == [("Scan Backward", index), lookup], plan
+    assert used == [("Scan Backward", index)], plan
     assert not re.search("Seq Scan|Hash|Merge|Bitmap|Sort", plan), plan
 
 
@@ -100,9 +96,8 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
         " timestamptz '2026-01-01Z' + n * interval '1 s' FROM generate_series(1, 800) AS n",
     )
     values = {
-        **{"tenant_id": "t1", "agent_id": "a", "own_model": None, "labels": '{"k":"v"}'},
-        **{"until": "2026-01-01T00:10:00Z", "until_id": LATEST[1], "active_after": None},
-        **{"limit": 11, "scanned": 5_000},
+        **{"tenant_id": "t1", "agent_id": "a", "labels": '{"k":"v"}'},
+        **{"until": "2026-01-01T00:10:00Z", "until_id": LATEST[1], "limit": 11},
     }
     for statement in (PLACES, PLACES_OF_AGENT):
         assert await rows_read(database_url, statement, values, "conversations") == 11
@@ -112,8 +107,8 @@ async def test_a_page_reads_hardly_more_than_it_shows(database_url: str) -> None
 
 async def test_searches_read_their_conversations_alone(database_url: str) -> None:
     """Words and messages are read by their keys. [search.tenant]"""
-    for statement in (BLOCKS, MESSAGES, BY_SEQS, FROM_SEQ, PROGRESS):
+    for statement in (BLOCKS, MESSAGES, LAST_BLOCK):
         plan = await plan_of(database_url, statement)
         used = set(re.findall(r"(?:using|Index Scan on) (\w+)", plan))
-        assert used <= {"messages_pkey", "message_words_pkey", "heads_pkey"}, plan
+        assert used <= {"messages_pkey", "message_words_pkey"}, plan
         assert "Seq Scan" not in plan

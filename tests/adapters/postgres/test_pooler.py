@@ -10,7 +10,6 @@ import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
 from app.database.connections import Statement, Store
-from app.database.migrate import is_ready
 from tests.conftest import Server, execute
 from tests.pooler import DATABASE, PROGRAM, Pooled, pooling
 
@@ -24,10 +23,6 @@ COUNT = Statement("SELECT count(*) AS n, CAST(:number AS bigint) AS number FROM 
 WRITE = Statement("INSERT INTO models (tenant_id, model, entry) VALUES (:tenant, :model, '{}')")
 READ = Statement("SELECT * FROM models WHERE tenant_id = CAST(:tenant AS text)")
 SETTING = Statement("SELECT current_setting(CAST(:name AS text)) AS found")
-OTHERS = """
-    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
 
 
 @pytest.fixture(scope="session")
@@ -89,17 +84,6 @@ async def test_a_migration_meanwhile_costs_one_answer(
             await session.all(everything)
     async with pooled_store.session() as session:
         assert [row["added"] for row in await session.all(everything)] == ["new"]
-
-
-async def test_servers_that_are_killed_are_replaced(pooled_store: Store, database_url: str) -> None:
-    """Connections that the database ends behind the pooler's back heal by themselves."""
-    for number in range(5):
-        async with pooled_store.transaction() as session:
-            await session.run(WRITE, tenant="t", model=f"{number}")
-        await execute(database_url, OTHERS)
-    assert await is_ready(pooled_store)
-    async with pooled_store.session() as session:
-        assert len(await session.all(READ, tenant="t")) == 5
 
 
 async def test_without_the_setting_a_pooler_refuses(database_url: str, through: Pooled) -> None:

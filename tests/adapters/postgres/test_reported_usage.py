@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.context.repository import READ
-from app.context.usage_repository import LISTS, NEWEST_EPOCH
-from app.conversations.repository import FIND_CONVERSATION, LOCK
-from app.database.connections import Statement
-from app.models.budget import INEXACT_MARGIN, MIN_MARGIN, SEALED_PRIOR, Calibration, Lesson
+from app.models.budget import INEXACT_MARGIN, MIN_MARGIN, Calibration
 from app.repositories import Database
 from tests.conftest import execute
-from tests.plans import plan_of
 from tests.services.fakes import new_id
 
 PAYLOADS = st.tuples(st.integers(1, 10**12), st.integers(200, 10**6))
@@ -33,7 +27,7 @@ async def test_the_sums_of_reports_decay(
         news = (reported, counted, abs(reported - factor * counted))
         sums = [0.8 * old + new for old, new in zip(sums, news, strict=True)]
         async with database.session() as session:
-            made = await session.usage.calibrate("t", model, "tokenizer", Lesson(reported, counted))
+            made = await session.usage.calibrate("t", model, "tokenizer", reported, counted)
         factor = sums[0] / sums[1]
         margin = min(max(sums[2] / sums[0], MIN_MARGIN), INEXACT_MARGIN)
         assert made.reports == number
@@ -41,32 +35,12 @@ async def test_the_sums_of_reports_decay(
         assert made.margin == pytest.approx(margin if number > 2 else INEXACT_MARGIN, rel=1e-9)
 
 
-async def test_sealed_text_has_sums_of_its_own(database: Database) -> None:
-    """Reports of sealed text begin at a prior and leave the model's factor as it is."""
-    model, reported, counted = new_id(), float(SEALED_PRIOR), float(SEALED_PRIOR)
-    async with database.session() as session:
-        before = await session.usage.calibrate("t", model, "tokenizer", Lesson(1_300, 1_000))
-        assert before.sealed == 1
-        for told in (300, 2_000, 0):
-            reported, counted = 0.8 * reported + told, 0.8 * counted + 1_000
-            made = await session.usage.calibrate(
-                "t", model, "tokenizer", Lesson(told, 1_000, is_sealed=True)
-            )
-            assert made.sealed == pytest.approx(reported / counted)
-            assert (made.factor, made.reports) == (before.factor, 1)
-            unreported = await session.usage.calibrate(
-                "t", f"{model}{told}", "tokenizer", Lesson(told, 1_000, is_sealed=True)
-            )
-            assert unreported.sealed == pytest.approx((800 + told) / 1_800)
-            assert (unreported.factor, unreported.reports) == (1, 0)
-
-
 async def test_reports_at_once_are_all_added(database: Database, database_url: str) -> None:
     """Equal reports from many sessions at once end where they would have ended in turn."""
 
     async def calibrate() -> Calibration:
         async with database.session() as session:
-            return await session.usage.calibrate("t", "m", "tokenizer", Lesson(1_300, 1_000))
+            return await session.usage.calibrate("t", "m", "tokenizer", 1_300, 1_000)
 
     made = await asyncio.gather(*(calibrate() for _ in range(20)))
     assert sorted(item.reports for item in made) == list(range(1, 21))
@@ -74,22 +48,3 @@ async def test_reports_at_once_are_all_added(database: Database, database_url: s
     weight = sum(0.8**number for number in range(20))
     assert row["reported_sum"] == pytest.approx(1_300 * weight)
     assert row["counted_sum"] == pytest.approx(1_000 * weight)
-
-
-@pytest.mark.one_server  # it reads the plans of one server
-@pytest.mark.parametrize(
-    ("statement", "index"),
-    [
-        (READ, "calibrations_pkey"),
-        (LOCK, "calibrations_pkey"),
-        (FIND_CONVERSATION, "calibrations_pkey"),
-        (LISTS["usage_reports"], "usage_reports_pkey"),
-        (NEWEST_EPOCH, "epochs_pkey"),
-    ],
-    ids=["read", "lock", "find", "report", "epoch"],
-)
-async def test_lookups_use_their_index(database_url: str, statement: Statement, index: str) -> None:
-    """Cost model: the hot statements find a calibration by its key, a report by its age."""
-    plan = await plan_of(database_url, statement)
-    assert re.search(rf"(using|on) {index}", plan), plan
-    assert "Seq Scan on calibrations" not in plan

@@ -164,19 +164,19 @@ SPREAD = {
     f"{module}.{name}"
     for module, names in {
         "blobs.repository": "LIST_DUE",
-        "conversations.repository": "IDS_OF_AGENT OWN_IDS STORED_KEYS",
+        "conversations.repository": "IDS_OF_AGENT OWN_IDS REMOVE_SNAPSHOTS STORED_KEYS",
         "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
         "conversations.events": "NEWEST_OF",
-        "snapshots.forks": "ADD COPIES COPY_BLOBS",
+        "snapshots.forks": "COPIES COPY_BLOBS COPY_COMPACTIONS COPY_VERSIONS COPY_WORDS",
         "work.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
         "tenancy.retention": "DELETE_OLD LIST_EXPIRED",
-        "snapshots.repository": "ADD FIND LIST PARTS REMOVE",
-        "conversations.snapshot_removal": "REMOVE_OF_AGENT",
+        "snapshots.restores": "FIND",
+        "snapshots.service": "ADD LIST REMOVE",
         "conversations.search.index": "UNINDEXED",
-        "conversations.search.service": "BLOCKS MESSAGES",
-        "conversations.windows.service": "COUNT_TOKENS CLEAR ADD_CLEARED",
+        "conversations.search.service": "BLOCKS INDEXED_BEFORE",
+        "conversations.windows": "COUNT_TOKENS CLEAR ADD_CLEARED",
         "conversations.statuses": "ACTIVITIES",
     }.items()
     for name in names.split()

@@ -20,14 +20,12 @@ import httpx
 import pytest
 
 from app.composition import Services
-from app.database.connections import Store
 from app.main import create_app
-from app.operation.recorder import Telemetry, serving_metrics
+from app.operation.recorder import Telemetry, serve_metrics
 from app.settings import Settings
-from app.work.repository import Waiting, waiting_in
 from tests.api.talk import append, assistant, calling, new_conversation, result, talk, user
 from tests.commands import free_port
-from tests.conftest import execute, started
+from tests.conftest import started
 from tests.exposition import Exposed, exposed
 from tests.fake_llm import FakeLLM, answer, status
 from tests.logged import Lines, lines
@@ -170,7 +168,7 @@ async def test_nothing_that_was_said_is_told(
     async with started(app) as client:
         await say_it_everywhere(client)
         await say_it_everywhere(client)
-        body = {"messages": [user(MARKER)], "max_context_tokens": 1000}
+        body = {"messages": [user(MARKER)], "context_window": 1000}
         asked = await client.post("/v1/context/needs-compression", json=body)
         assert asked.status_code == 500
         text = (await client.get("/metrics")).text
@@ -210,25 +208,6 @@ async def test_a_scrape_without_a_database(settings: Settings) -> None:
                 assert found.total("database_errors_total") >= 1
 
 
-async def test_what_waits(database_url: str, client: httpx.AsyncClient, store: Store) -> None:
-    """Due conversations and open jobs are counted, and the age of the oldest told."""
-    assert await waiting_in(store) == Waiting(0, 0, 0.0)
-    path = await new_conversation(client)
-    await append(client, path, user("hello"))
-    await execute(database_url, "UPDATE heads SET due_at = now() - interval '1 hour'")
-    waiting = await waiting_in(store)
-    assert (waiting.due, waiting.jobs) == (1, 0)
-    assert 3600 <= waiting.oldest_seconds < 3700
-    await execute(database_url, "UPDATE heads SET due_at = now() + interval '1 hour'")
-    assert await waiting_in(store) == Waiting(0, 0, 0.0)
-
-
-# --- outcomes ---------------------------------------------------------------------------------
-
-
-BUSY, TIMEOUT = {"reason": "rate_limited"}, {"reason": "timeout"}
-
-
 # --- other processes --------------------------------------------------------------------------
 
 
@@ -237,15 +216,12 @@ async def port() -> AsyncIterator[int]:
     """The port of a worker's `/metrics`, which asks for a token."""
     telemetry = Telemetry("1.2.3", "s3cret")
     telemetry.appended(2, 30)
-    with serving_metrics(telemetry, "127.0.0.1", 0) as found:
-        assert found is not None
-        yield found
+    yield serve_metrics(telemetry, "127.0.0.1", 0)
 
 
 async def test_the_port_of_a_worker(port: int) -> None:
     """A process without an API answers `/metrics` alone, to those who have the token."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        assert (await client.get("/healthz")).status_code == 404
         assert (await client.get("/metrics")).status_code == 401
         answer = await client.get("/metrics", headers={"Authorization": "Bearer s3cret"})
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

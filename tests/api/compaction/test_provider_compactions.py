@@ -107,7 +107,7 @@ async def test_a_restored_snapshot_begins_with_the_item(client: httpx.AsyncClien
         if others:
             message = {"role": "user", "content": "Not in the item."}
             await append(client, other, message, format="openai_responses")
-        at = f"/v1/snapshots/{saved.json()['session_id']}/restore"
+        at = f"/v1/snapshots/{saved.json()['snapshot_id']}/restore"
         restored = await client.post(at, json={"conversation_id": other.rpartition("/")[2]})
         assert restored.status_code == 200, restored.text
         items = (await built(client, other))["payload"]["input"]

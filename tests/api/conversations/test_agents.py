@@ -23,32 +23,6 @@ async def new_agent(client: httpx.AsyncClient, agent_id: str, **more: Any) -> di
     return made
 
 
-async def test_create_and_read(client: httpx.AsyncClient) -> None:
-    """An agent answers with its name, model, policy, sections and tools."""
-    tool = {"name": "search", "input_schema": {"type": "object"}}
-    new = {"agent_id": "bot@v1:eu", "name": "Bot 🜁", "model": "gpt-4o", "tools": [tool]}
-    answer = await client.post("/v1/agents", json=new | {"policy": {"strategy": "full_history"}})
-    body = answer.json()
-    assert answer.headers["location"] == "/v1/agents/bot@v1:eu"
-    assert body["policy"]["strategy"] == "full_history"
-    assert (body | new, body["sections_version"], body["tools_version"]) == (body, 0, 1)
-    assert (await client.get("/v1/agents/bot@v1:eu")).json() == body
-
-
-async def test_patch(client: httpx.AsyncClient) -> None:
-    """A PATCH changes what it names and answers the whole agent [policy.null-resets]."""
-    await new_agent(client, "a", model="gpt-4o", policy={"sandwich": {"preserve_top": 1}})
-    patch = {"name": "New", "model": None, "policy": {"sandwich": {"preserve_top": None}}}
-    body = (await client.patch("/v1/agents/a", json=patch)).json()
-    assert (body["name"], body["model"], body["policy_overrides"]) == ("New", None, {})
-    body = (await client.patch("/v1/agents/a", json={"name": None})).json()
-    assert body["name"] == "New"
-    for wrong in ({"agent_id": "b"}, {"policy": {"budget": {"notice_at": 0}}}):
-        assert_problem(await client.patch("/v1/agents/a", json=wrong), 422, "VALIDATION_ERROR")
-    assert (await client.get("/v1/agents/a")).json() == body
-    assert_problem(await client.patch("/v1/agents/b", json={}), 404, "NOT_FOUND")
-
-
 async def test_conversations_inherit(client: httpx.AsyncClient) -> None:
     """The agent's conversations inherit model, policy, sections and tools [agents.settings]."""
     await new_agent(client, "a", model="claude-3-opus")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.composition import keys_of
+from app.composition import utc_now
 from app.database.connections import Store
 from app.main import create_app
 from app.repositories import Database
 from app.settings import Settings
+from app.tenancy.api_keys import KeyService
 from tests.api.talk import append, assert_problem, new_conversation, talk, user
 from tests.commands import serving as serving_process
 from tests.commands import stop
@@ -149,7 +151,7 @@ async def test_events_are_streamed(base: str, database_url: str) -> None:
     assert {key: value for key, value in appended.data.items() if key not in own} == {
         "first_seq": 2,
         "last_seq": 4,
-        "messages": 3,
+        "message_count": 3,
         "head_seq": 4,
     }
     assert appended.data["type"] == "appended"
@@ -241,7 +243,7 @@ async def test_shutdown_ends_streams(workers: str, database_url: str, tmp_path: 
 
 async def test_a_revoked_key_ends_its_streams(settings: Settings, store: Store) -> None:
     """They end without events as well; the streams of other keys continue."""
-    keys = keys_of(Database(store))
+    keys = KeyService(Database(store), utc_now, time.monotonic)
     lasting = await keys.create("acme", "", None)
     app = create_app(settings)
     app.state.keep_alive_seconds = 0.1

@@ -193,7 +193,7 @@ async def test_a_canary_is_nowhere_afterwards(
         source = forks[-1]
         await built(one, source, clean=False)
         await built(other, source, clean=False)
-    saved = (await one.post(f"{path}/snapshots", json={})).json()["session_id"]
+    saved = (await one.post(f"{path}/snapshots", json={})).json()["snapshot_id"]
     download = (await one.get(f"/v1/snapshots/{saved}?download=true")).json()
     assert CANARY in str(download) and CANARY in str(download["summary"])
     assert len((await one.get(f"{path}/messages", params={"q": CANARY})).json()["data"]) > 3
@@ -230,17 +230,18 @@ async def test_a_canary_is_nowhere_afterwards(
     expanded = await one.get(f"{place}/messages")
     assert expanded.status_code == 200 and CANARY not in expanded.text
     for summary in (await one.get("/v1/snapshots")).json()["data"]:
-        shown = await one.get(f"/v1/snapshots/{summary['session_id']}?download=true")
+        shown = await one.get(f"/v1/snapshots/{summary['snapshot_id']}?download=true")
         assert shown.status_code == 200 and CANARY not in shown.text
         for target in ({}, {"conversation_id": (await new_conversation(one)).split("/")[-1]}):
-            restored = await one.post(f"/v1/snapshots/{summary['session_id']}/restore", json=target)
+            restore = f"/v1/snapshots/{summary['snapshot_id']}/restore"
+            restored = await one.post(restore, json=target)
             assert restored.status_code == 200, restored.text
     again = await one.post(f"{path}/fork", json={})
     await built(other, f"/v1/conversations/{again.json()['conversation_id']}")
     replay = await one.post(f"{path}/messages", json=retried, headers={"Idempotency-Key": "k2"})
     assert replay.status_code == 201 and replay.json()["messages"] == stored.json()["messages"]
-    due = await execute(database_url, "SELECT due_at IS NOT NULL FROM heads WHERE view_version > 9")
-    assert due and all(row[0] for row in due[:1])
+    is_due = "SELECT due_at IS NOT NULL FROM heads WHERE conversation_id = $1"
+    assert await execute(database_url, is_due, path.rpartition("/")[2]) == [(True,)]
     assert (await one.post(f"{path}/compact", json={})).json()["compacted"]
     await built(other, path)
     assert CANARY not in await dump(database_url)

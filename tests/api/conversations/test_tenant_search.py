@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.api_keys import create
 from app.conversations.search import index
 from app.conversations.search import service as tenant_search
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import append, assert_problem, assistant, new_conversation, user
 from tests.conftest import in_thread, started
+from tests.keys import create
 
 Found = list[tuple[str, int]]
 
@@ -68,9 +68,10 @@ async def test_pages_together_have_every_hit(
     client: httpx.AsyncClient, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small the bounds of a request are, each hit is found once, and in order."""
-    bounds = {"MAX_CONVERSATIONS": 4, "_CONVERSATIONS_READ": 2, "_BLOCKS_READ": 1}
+    bounds = {"MAX_CONVERSATIONS": 4, "_CONVERSATIONS_READ": 2, "_MAX_PAGE_BLOCKS": 3}
     for name, value in bounds.items():
         monkeypatch.setattr(tenant_search, name, value)
+    monkeypatch.setattr(index, "BLOCK", 3)
     ids = await planted(client, 5)
     assert await search(client, q="whale", limit=limit) == whales(ids)
     assert await search(client, q="whale", agent_id="a", limit=limit) == whales(ids[::2])
@@ -84,12 +85,16 @@ async def test_pages_together_have_every_hit(
 
 
 async def test_a_hit_shows_where_the_words_are(client: httpx.AsyncClient) -> None:
-    """The snippet is one line around the match."""
+    """The snippet is one line around the match, and an answer tells how far the index is."""
     path = await new_conversation(client)
     text = f"{'Waves. ' * 200}The whale\nsurfaces. {'Gulls. ' * 200}"
     appended = await append(client, path, user("boat"), assistant(text))
+    page = (await client.get("/v1/search?q=whale")).json()
+    assert page["data"] == [] and page["indexed_before"] is not None
     await indexed(client)
-    (hit,) = (await client.get("/v1/search?q=whale")).json()["data"]
+    page = (await client.get("/v1/search?q=whale")).json()
+    (hit,) = page["data"]
+    assert page["indexed_before"] is None
     assert "The whale surfaces." in hit["snippet"] and len(hit["snippet"]) < 1_000
     assert (hit["role"], hit["seq"]) == ("assistant", 2)
     assert hit["id"] == appended["messages"][1]["id"]
@@ -117,7 +122,9 @@ async def test_other_tenants_are_never_searched(settings: Settings) -> None:
     [
         ("", "/query/q"),
         ("q=", "/query/q"),
-        ("q=-", "/query/q"),
+        ("q=-%00%F0%9F%98%80", "/query/q"),
+        ("q=" + "x" * 1_001, "/query/q"),
+        ("q=" + "+".join(map(str, range(65))), "/query/q"),
         ("q=a&limit=101", "/query/limit"),
         ("q=a&agent_id=%20", "/query/agent_id"),
         ("q=a&cursor=abc", "/query/cursor"),
@@ -150,3 +157,13 @@ async def test_a_redaction_removes_the_words_of_its_message(client: httpx.AsyncC
     await client.post(f"{path}/messages/m/redact")
     for query, left in (("zebra", [2]), ("lion", [])):
         assert [seq for _, seq in await search(client, q=query)] == left
+
+
+async def test_a_fork_is_indexed_as_its_source(client: httpx.AsyncClient) -> None:
+    """It is found before the worker has read it."""
+    (source,) = await planted(client, 1)
+    await indexed(client)
+    copy = (await client.post(f"/v1/conversations/{source}/fork", json={})).json()
+    page = (await client.get("/v1/search?q=whale")).json()
+    found = [(hit["conversation_id"], hit["seq"]) for hit in page["data"]]
+    assert found == whales([source, copy["conversation_id"]])

@@ -15,16 +15,7 @@ import pytest_asyncio
 
 from app.main import create_app
 from app.settings import Settings
-from tests.api.talk import (
-    append,
-    assert_problem,
-    assistant,
-    calling,
-    new_conversation,
-    result,
-    talk,
-    user,
-)
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import started
 from tests.services.fakes import Clock
 
@@ -81,34 +72,7 @@ async def compact(client: httpx.AsyncClient, path: str, **ask: Any) -> str:
     return compaction_id
 
 
-async def new_agent(client: httpx.AsyncClient, **body: Any) -> str:
-    """Create an agent and return its path."""
-    answer = await client.post("/v1/agents", json={"name": "Ann", **body})
-    assert answer.status_code == 201, answer.text
-    return f"/v1/agents/{answer.json()['agent_id']}"
-
-
 # --- how the context shows each message -----------------------------------------------------
-
-
-async def test_hidden_messages_name_the_newest_summary(client: httpx.AsyncClient) -> None:
-    """Hidden messages name the compaction whose summary replaces them now."""
-    path = await new_conversation(client, policy=SANDWICH)
-    await append(client, path, *talk(12))
-    first = await compact(client, path)
-    verbatim = ("verbatim", None)
-    ends = [verbatim, verbatim]
-    before = [*ends, *[("summarised", first)] * 8, *ends]
-    assert await visibilities(client, path) == before
-    await append(client, path, *talk(8))
-    assert await visibilities(client, path) == [*before, *[verbatim] * 8]
-    second = await compact(client, path)
-    after = await visibilities(client, path)
-    assert after == [*ends, *[("summarised", second)] * 16, *ends]
-    assert await visibilities(client, path, limit=3, order="desc") == after[::-1]
-    undone = await client.post(f"{path}/compactions/{second}/undo")
-    assert undone.status_code == 200
-    assert await visibilities(client, path) == [*before, *[verbatim] * 8]
 
 
 async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
@@ -126,19 +90,6 @@ async def test_cleared_tool_results(client: httpx.AsyncClient) -> None:
     assert found[2]["content"].startswith("0 word")
     (receipt,) = (await client.get(f"{path}/compactions")).json()["data"]
     assert found[2]["visibility"]["compaction_id"] == receipt["compaction_id"]
-
-
-async def test_clear_does_not_delete_messages_from_db(client: httpx.AsyncClient) -> None:
-    """Cleared messages are outside the window, and still in the transcript [window.clear]."""
-    agent = await new_agent(client)
-    path = await new_conversation(client, agent_id=agent.rpartition("/")[2])
-    await append(client, path, user("one"), assistant("two"))
-    assert (await client.post(f"{agent}/clear")).status_code == 200
-    await append(client, path, user("three"))
-    found = await read(client, path)
-    assert [item["content"] for item in found] == ["one", "two", "three"]
-    shown = [item["visibility"]["state"] for item in found]
-    assert shown == ["outside", "outside", "verbatim"]
 
 
 # --- full-text search -----------------------------------------------------------------------

@@ -33,7 +33,7 @@ async def test_answers_have_their_schemas(client: httpx.AsyncClient) -> None:
     built = require_valid("build_context", await client.post(f"{path}/context"))
     body = {
         "append": {"messages": [calling("c"), result("c"), user("Go on.")]},
-        "usage": {
+        "report": {
             "usage": {"prompt_tokens": 9_000, "completion_tokens": 20, "total_tokens": 9_020}
         },
         "known": {name: built[name] for name in ("epoch", "through_seq", "build_id")},
@@ -48,7 +48,7 @@ async def test_answers_have_their_schemas(client: httpx.AsyncClient) -> None:
         require_valid("compact", answer)
     await append(client, path, user("One more."))
     built = require_valid("build_context", await client.post(f"{path}/context"))
-    assert built["summary_used"]
+    assert built["diagnostics"]["summary_used"]
     for payload in ("true", "false"):
         answer = await client.get(f"{path}/context/preview?payload={payload}")
         require_valid("preview_context", answer)
@@ -57,6 +57,6 @@ async def test_answers_have_their_schemas(client: httpx.AsyncClient) -> None:
     require_valid("get_message", await client.get(one))
     require_valid("list_compactions", await client.get(f"{path}/compactions"))
     saved = require_valid("save_conversation_snapshot", await client.post(f"{path}/snapshots"))
-    require_valid("get_snapshot", await client.get(f"/v1/snapshots/{saved['session_id']}"))
+    require_valid("get_snapshot", await client.get(f"/v1/snapshots/{saved['snapshot_id']}"))
     answer = await client.post(f"{path}/overflow", json={"error": "prompt is too long"})
     require_valid("overflow", answer)

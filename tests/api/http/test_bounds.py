@@ -42,7 +42,7 @@ def routes_with_bodies(settings: Settings) -> list[tuple[str, str]]:
     found = [("POST", "/mcp")]
     for route in app.routes:
         if isinstance(route, APIRoute) and route.body_field is not None:
-            path = re.sub(r"{conversation_id}|{job_id}|{session_id}", UNKNOWN_ID, route.path)
+            path = re.sub(r"{conversation_id}|{job_id}|{snapshot_id}", UNKNOWN_ID, route.path)
             path = re.sub(r"{[a-z_:]+}", "x", path)
             found += [(method, path) for method in sorted(route.methods or ())]
     return found

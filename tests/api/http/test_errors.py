@@ -184,10 +184,10 @@ async def test_unexpected_errors_have_no_details(
     app = create_app(settings)
     found: Services = app.state.services
     found.context.build = broken  # type: ignore[method-assign, assignment]
-    found.conversations.get = broken  # type: ignore[method-assign, assignment]
+    found.conversations.clear = broken  # type: ignore[method-assign, assignment]
     async with started(app) as client:
         path = await new_conversation(client)
-        for answer in (await client.post(f"{path}/context"), await client.get(path)):
+        for answer in (await client.post(f"{path}/context"), await client.post(f"{path}/clear")):
             body = assert_problem(answer, 500, "INTERNAL")
             assert "secret" not in answer.text and "LookupError" not in answer.text
             assert body["errors"] == []

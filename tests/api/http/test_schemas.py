@@ -83,12 +83,12 @@ ASKED: list[tuple[str, Any, bool]] = [
     ("set_model", {}, False),
     ("set_model", {"context_window": None}, False),
     ("set_model", {"context_window": 9_000, "exact": None}, True),
-    ("needs_compression", {"messages": [], "max_context_tokens": 9_000}, False),
-    ("build_stateless_context", {"messages": [], "max_context_tokens": 9_000}, False),
+    ("needs_compression", {"messages": [], "context_window": 9_000}, False),
+    ("build_stateless_context", {"messages": [], "context_window": 9_000}, False),
     ("compress", {"messages": []}, False),
-    ("needs_compression", {"messages": MESSAGES, "max_context_tokens": 0}, False),
-    ("needs_compression", {"messages": MESSAGES, "max_context_tokens": -1}, False),
-    ("needs_compression", {"messages": MESSAGES, "max_context_tokens": 1}, True),
+    ("needs_compression", {"messages": MESSAGES, "context_window": 0}, False),
+    ("needs_compression", {"messages": MESSAGES, "context_window": -1}, False),
+    ("needs_compression", {"messages": MESSAGES, "context_window": 1}, True),
 ]
 
 

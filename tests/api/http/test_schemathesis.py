@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.cli.api_keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests.api.http.openapi_document import PUBLISHED
 from tests.api.talk import talk
 from tests.conftest import Server, in_thread, serving
+from tests.keys import create
 
 ID = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 TENANTS = ("alice", "bob")

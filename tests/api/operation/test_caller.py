@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import httpx
 
-from app.cli import api_keys as keys
 from app.main import create_app
 from app.settings import Settings
+from tests import keys
 from tests.conftest import started
 
 

@@ -15,7 +15,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem
 from tests.conftest import execute, started
-from tests.logged import Lines, lines
+from tests.logged import lines
 
 __all__ = ["lines"]
 
@@ -25,40 +25,6 @@ async def test_health_and_readiness(client: httpx.AsyncClient) -> None:
     for path in ("/healthz", "/readyz"):
         answer = await client.get(path)
         assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
-
-
-@pytest.mark.parametrize(
-    ("model", "variable", "other"),
-    [
-        ("claude-haiku-4-5", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-        ("gemini/gemini-2.5-flash", "GEMINI_API_KEY", "GOOGLE_API_KEY"),
-    ],
-)
-async def test_a_summarizer_without_its_key_is_reported(
-    settings: Settings,
-    lines: Lines,
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    variable: str,
-    other: str,
-) -> None:
-    """The start logs it; with a key, from wherever, it does not."""
-    for name in (variable, other):
-        monkeypatch.delenv(name, raising=False)
-    keyless = settings.model_copy(update={"summarizer_model": model, "summarizer_api_key": None})
-
-    async def reports(of: Settings) -> int:
-        before = len(lines.told("summarizer_without_key"))
-        async with started(create_app(of)) as client:
-            assert (await client.get("/readyz")).status_code == 200
-        return len(lines.told("summarizer_without_key")) - before
-
-    assert await reports(keyless) == 1
-    (told,) = lines.told("summarizer_without_key")
-    assert (told["model"], told["variable"]) == (model, variable)
-    assert await reports(keyless.model_copy(update={"summarizer_api_key": "key"})) == 0
-    monkeypatch.setenv(other, "key")
-    assert await reports(keyless) == 0
 
 
 async def test_without_a_database(settings: Settings) -> None:

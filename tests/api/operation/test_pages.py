@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from urllib.parse import urljoin
 
-from app.cli.api_keys import create
 from app.main import create_app
 from app.settings import Settings
 from tests.conftest import started
+from tests.keys import create
 
 URL = re.compile(r"""\b(?:src|href)=["']?([^"' >]+)""")
 INLINE = re.compile(r"<script(?![^>]*src)|<style|<[a-z][^>]* (?:style|on[a-z]+)=")

@@ -32,18 +32,18 @@ async def test_each_epoch_is_listed_with_its_reason(client: httpx.AsyncClient) -
         sections = [{"name": "base", "content": f"Version {number}."}]
         assert (await client.patch(path, json={"sections": sections})).is_success
         builds.append((await client.post(f"{path}/context", json={})).json())
-    small = {"format": "anthropic", "max_context_tokens": 9000}
+    small = {"format": "anthropic", "context_window": 9000}
     builds.append((await client.post(f"{path}/context", json=small)).json())
     listed = await pages(client, f"{path}/epochs", 2)
     names = ("epoch", "cache_break_reason", "format")
     assert [[item[name] for name in names] for item in reversed(listed)] == [
-        [built[name] for name in names] for built in builds
+        [{**built, **built["diagnostics"]}[name] for name in names] for built in builds
     ]
     assert all(
         built["build_id"].startswith(item["epoch_id"])
         for item, built in zip(reversed(listed), builds, strict=True)
     )
-    assert [item["max_context_tokens"] for item in listed] == [9000, None, None, None]
+    assert [item["context_window"] for item in listed] == [9000, None, None, None]
     assert [item["start_seq"] for item in listed] == [6, 6, 4, 2]
     assert {item["model"] for item in listed} == {MODEL}
 
@@ -57,7 +57,7 @@ async def test_each_report_is_listed(client: httpx.AsyncClient) -> None:
     for cached in (0, 40, 60):
         await append(client, path, user("?"))
         built = (await client.post(f"{path}/context", json={})).json()
-        budgets.append(built["budget"])
+        budgets.append(built["diagnostics"]["budget"])
         usage = {
             "prompt_tokens": 100,
             "completion_tokens": 7,

@@ -35,7 +35,7 @@ async def test_a_build_needs_no_body(client: httpx.AsyncClient, body: Any) -> No
     assert built["payload"]["messages"] == [{"role": "user", "content": "hi"}]
     assert built["delta"] is False and built["through_seq"] == 1
     parts = ("system_prompt", "skill_prompts", "tool_descriptions", "summary", "conversation")
-    assert sum(built["budget"][part] for part in parts) == built["tokens_used"]
+    assert sum(built["diagnostics"]["budget"][part] for part in parts) == built["tokens_used"]
 
 
 async def test_a_request_brings_sections_and_tools(client: httpx.AsyncClient) -> None:
@@ -70,8 +70,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": 5}, "/model"),
     ({"max_output_tokens": 0}, "/max_output_tokens"),
     ({"max_output_tokens": 10**12}, "/max_output_tokens"),
-    ({"max_context_tokens": 10**12}, "/max_context_tokens"),
-    ({"max_context_tokens": 1.5}, "/max_context_tokens"),
+    ({"context_window": 10**12}, "/context_window"),
+    ({"context_window": 1.5}, "/context_window"),
     ({"sections": [{"name": "a"}]}, "/sections/0/content"),
     ({"tools": [{"name": "a b"}]}, "/tools/0/name"),
     ({"tools": [5]}, "/tools/0"),
@@ -157,7 +157,7 @@ async def test_items_of_an_earlier_payload_name_their_messages(
     await append(client, path, user("?"), calling("a"), result("a", "found-31"), assistant("!"))
     built = (await client.post(f"{path}/context", json={"format": format})).json()
     again = await client.get(f"{path}/context", params={"as_of": built["build_id"]})
-    payload, seqs = again.json()["payload"], again.json()["item_seqs"]
+    payload, seqs = again.json()["payload"], again.json()["diagnostics"]["item_seqs"]
     items = payload.get("messages") or payload.get("input") or payload.get("contents")
     assert len(seqs) == len(items)
     known = [seq for seq in seqs if seq is not None]

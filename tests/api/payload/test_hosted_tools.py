@@ -75,8 +75,8 @@ async def test_each_format_has_its_own(client: httpx.AsyncClient) -> None:
         assert replayed.json()["payload"] == built["payload"]
         asked = {"format": format, "tools": tools, "model": built["payload"]["model"]}
         counted = await client.post("/v1/tokens/count", json=asked)
-        assert counted.json()["tokens"] > 735 * len(hosted)
-        assert built["budget"]["tool_descriptions"] == counted.json()["tokens"]
+        assert counted.json()["token_count"] > 735 * len(hosted)
+        assert built["diagnostics"]["budget"]["tool_descriptions"] == counted.json()["token_count"]
     last = await build(client, path, "anthropic")
     assert "hosted_tool_left_out:mcp" in last["degraded"]
     assert "hosted_tool_left_out:url_context" in last["degraded"]

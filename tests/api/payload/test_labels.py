@@ -32,9 +32,9 @@ async def test_labels_stay_the_same(client: httpx.AsyncClient) -> None:
     first = await build(client, path, **CLAUDE)
     said = [[block["text"] for block in m["content"]] for m in first["payload"]["messages"]]
     assert said == [
-        ["[audio: wav]"],
+        ["[input_audio: wav]"],
         ["[refusal: I can't help with that.]"],
-        ["So?", "[audio: wav]"],
+        ["So?", "[input_audio: wav]"],
     ]
     assert (await build(client, path, **CLAUDE))["payload"] == first["payload"]
     own = await build(client, path, model="gpt-4o")

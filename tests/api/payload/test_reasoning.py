@@ -180,7 +180,7 @@ def whole(loop: Loop) -> list[dict[str, Any]]:
 
 async def build(client: httpx.AsyncClient, path: str, model: str, **more: Any) -> dict[str, Any]:
     """Build for a model and check what holds of every answer."""
-    asked = {"model": model, "max_context_tokens": 100_000, "max_output_tokens": 4000, **more}
+    asked = {"model": model, "context_window": 100_000, "max_output_tokens": 4000, **more}
     answer = await client.post(f"{path}/context", json=asked)
     assert answer.status_code == 200, answer.text
     built: dict[str, Any] = answer.json()
@@ -188,7 +188,7 @@ async def build(client: httpx.AsyncClient, path: str, model: str, **more: Any) -
         assert built["tokens_used"] >= 0.99 * payload_tokens(built["payload"]), model
         facts = Facts(prefill=False, takes_system=True, has_gateway=True)
         # OpenAI takes a conversation that ends with an answer.
-        found = judge(built["format"], built["payload"], facts)
+        found = judge(built["diagnostics"]["format"], built["payload"], facts)
         assert [item for item in found if (item.rule, item.severity) != ENDS] == []
     return built
 
@@ -282,7 +282,7 @@ async def test_reasoning_that_fits_no_window_is_left_out(client: httpx.AsyncClie
     thought = step("c1", reasoning_content="because " * 9000)
     messages = [user("go"), thought, result("c1"), user("on")]
     path = await log_of(client, messages, policy=policy)
-    asked = {"max_context_tokens": 9000, "max_output_tokens": 1000}
+    asked = {"context_window": 9000, "max_output_tokens": 1000}
     for _ in range(2):
         built = await build(client, path, "deepseek/deepseek-reasoner", **asked)
         assert built["degraded"] == ["reasoning_dropped"]
@@ -392,7 +392,7 @@ async def test_items_that_a_provider_does_not_have_are_labels(client: httpx.Asyn
         await append(client, path, {**sealed, "id": "rs_2"}, image, {**said, "id": "msg_2"}, **form)
         built = (
             await client.post(
-                f"{path}/context", json={"model": model, "max_context_tokens": 50_000, **form}
+                f"{path}/context", json={"model": model, "context_window": 50_000, **form}
             )
         ).json()
         items = built["payload"]["input"]

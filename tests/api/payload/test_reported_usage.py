@@ -91,20 +91,19 @@ async def test_usage_of_every_provider(
 async def test_a_tool_loop_with_usage_reports(client: httpx.AsyncClient) -> None:
     """Reported usage corrects later estimates, which state the correction."""
     path, build = await built(client)
-    before = (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"]
+    before = (await client.get(f"{path}/budget")).json()["budget"]["tokens_used"]
     usage = {"prompt_tokens": 2 * build["tokens_used"], "completion_tokens": 5}
     told = await report(
         client, path, usage=usage, epoch=build["epoch"], through_seq=build["through_seq"]
     )
     assert told["is_calibrated"]
     assert told["estimate"] == {
-        "tokens": 2 * before,
         "method": "tokenizer x 2 (1 report)",
         "margin": 0.05,
         "factor": 2.0,
     }
-    assert told["budget"]["used_tokens"] == 2 * before
-    assert (await client.get(f"{path}/budget")).json()["budget"]["used_tokens"] == 2 * before
+    assert told["budget"]["tokens_used"] == 2 * before
+    assert (await client.get(f"{path}/budget")).json()["budget"]["tokens_used"] == 2 * before
 
 
 async def test_nothing_reported(client: httpx.AsyncClient) -> None:
@@ -118,7 +117,7 @@ async def test_nothing_reported(client: httpx.AsyncClient) -> None:
         assert (told["token_usage"], told["report_id"]) == (None, None)
         assert told["judged_tokens"] == build["tokens_used"]
         assert told["estimate"]["method"] == "tokenizer"
-        assert told["budget"] == build["budget"]
+        assert told["budget"] == build["diagnostics"]["budget"]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -31,7 +31,7 @@ async def model_client(with_model: Settings) -> AsyncIterator[httpx.AsyncClient]
 
 async def build(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     """Build a stateless context and return it."""
-    body = {"messages": MESSAGES, "max_context_tokens": 1000, **body}
+    body = {"messages": MESSAGES, "context_window": 1000, **body}
     answer = await client.post("/v1/context/build", json=body)
     assert answer.status_code == 200, answer.text
     built: dict[str, Any] = answer.json()
@@ -52,7 +52,7 @@ async def test_cx_t2_over_threshold_triggers_compression(client: httpx.AsyncClie
     assert built["new_state"]["summary_range"] == [5, 15]
     assert built["new_state"]["strategy"] == "sandwich"
     need = await client.post(
-        "/v1/context/needs-compression", json={"messages": MESSAGES, "max_context_tokens": 1000}
+        "/v1/context/needs-compression", json={"messages": MESSAGES, "context_window": 1000}
     )
     assert need.json()["needs_compression"] is True
 
@@ -79,9 +79,9 @@ async def test_cx_t5_cached_summary_reused_when_valid(
 async def test_cx_nt1_zero_limit(client: httpx.AsyncClient) -> None:
     """A zero limit is a VALIDATION_ERROR in the documented words, and nothing is returned."""
     for operation in ("build", "needs-compression"):
-        body = {"messages": MESSAGES, "max_context_tokens": 0}
+        body = {"messages": MESSAGES, "context_window": 0}
         answer = await client.post(f"/v1/context/{operation}", json=body)
-        found = assert_problem(answer, 422, "VALIDATION_ERROR", "/max_context_tokens")
+        found = assert_problem(answer, 422, "VALIDATION_ERROR", "/context_window")
         assert found["detail"] == "Context limit must be positive"
         assert "messages" not in found
 
@@ -91,7 +91,7 @@ async def test_cx_nt3_model_failure(model_client: httpx.AsyncClient, fake_llm: F
     state = (await build(model_client))["new_state"]
     fake_llm.always(behave.status(500))
     grown = [*MESSAGES, *talk(2, "word " * 40)]
-    body = {"messages": grown, "max_context_tokens": 1000, "cached_state": state}
+    body = {"messages": grown, "context_window": 1000, "cached_state": state}
     answer = await model_client.post("/v1/context/build", json=body)
     found = assert_problem(answer, 503, "SERVICE_UNAVAILABLE")
     assert "new_state" not in found
@@ -118,24 +118,24 @@ async def test_history_with_tools_and_system_messages(client: httpx.AsyncClient)
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("build", {"messages": [5], "max_context_tokens": 10}, "/messages/0"),
-    ("build", {"messages": "x", "max_context_tokens": 10}, "/messages"),
-    ("build", {"messages": MESSAGES}, "/max_context_tokens"),
-    ("build", {"messages": MESSAGES, "max_context_tokens": 10**30}, "/max_context_tokens"),
-    ("build", {"messages": MESSAGES, "max_context_tokens": 1, "preserve_top": -1}, "/preserve_top"),
+    ("build", {"messages": [5], "context_window": 10}, "/messages/0"),
+    ("build", {"messages": "x", "context_window": 10}, "/messages"),
+    ("build", {"messages": MESSAGES}, "/context_window"),
+    ("build", {"messages": MESSAGES, "context_window": 10**30}, "/context_window"),
+    ("build", {"messages": MESSAGES, "context_window": 1, "preserve_top": -1}, "/preserve_top"),
     (
         "build",
-        {"messages": MESSAGES, "max_context_tokens": 1, "cached_state": {"summary": "x"}},
+        {"messages": MESSAGES, "context_window": 1, "cached_state": {"summary": "x"}},
         "/cached_state/strategy",
     ),
-    ("build", {"messages": MESSAGES, "max_context_tokens": 1, "model": "gpt-4o"}, "/model"),
+    ("build", {"messages": MESSAGES, "context_window": 1, "model": "gpt-4o"}, "/model"),
     (
         "build",
-        {"messages": [{"role": "robot", "content": "x" * 90}] * 11, "max_context_tokens": 1},
+        {"messages": [{"role": "robot", "content": "x" * 90}] * 11, "context_window": 1},
         "/messages/5/role",
     ),
-    ("needs-compression", {"messages": [None], "max_context_tokens": 10}, "/messages/0"),
-    ("needs-compression", {"messages": MESSAGES, "max_context_tokens": 1, "model": "x"}, "/model"),
+    ("needs-compression", {"messages": [None], "context_window": 10}, "/messages/0"),
+    ("needs-compression", {"messages": MESSAGES, "context_window": 1, "model": "x"}, "/model"),
     ("compress", {"messages": ["x"]}, "/messages/0"),
     ("compress", {"messages": [{"role": "user", "content": 5}]}, "/messages/0/content"),
     ("compress", {"messages": [{"role": ["user"], "content": "x"}]}, "/messages/0/role"),
@@ -162,14 +162,14 @@ async def test_counting(client: httpx.AsyncClient) -> None:
     counted = (await client.post("/v1/tokens/count", json=body | {"model": "gpt-4o"})).json()
     assert counted["text"] == 2 and counted["messages"] > 2 and counted["tools"] > 2
     parts = (counted["messages"], counted["text"], counted["tools"])
-    assert counted["tokens"] == sum(parts)
+    assert counted["token_count"] == sum(parts)
     assert counted["margin"] == 0.0 and counted["counter"] == "tokenizer"
     other = (
         await client.post("/v1/tokens/count", json={"text": "x", "model": "gemini-pro"})
     ).json()
     assert other["margin"] == 0.05
     nothing = (await client.post("/v1/tokens/count", json={})).json()
-    assert nothing["tokens"] == 0
+    assert nothing["token_count"] == 0
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_counters(client: httpx.AsyncClient, counter: str, tokens: int | N
     body = {"text": "ééé 123456", "counter": counter}
     counted = (await client.post("/v1/tokens/count", json=body)).json()
     assert counted["counter"] == counter
-    assert counted["tokens"] == tokens or tokens is None
+    assert counted["token_count"] == tokens or tokens is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ TOOL = {
     "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}},
 }
 POLICY = {"budget": {"context_window": 8000, "max_output_tokens": 1000}}
-LIMITS = {"max_context_tokens": 8000, "max_output_tokens": 1000}
+LIMITS = {"context_window": 8000, "max_output_tokens": 1000}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "policy": ({"policy": POLICY, "tools": [TOOL]}, {}),
     "request": ({"tools": [TOOL]}, LIMITS),
@@ -152,10 +152,10 @@ async def test_reasoning_of_the_loop_is_in_every_payload(
         answer = await client.post(f"{path}/context", json=asked)
         assert answer.status_code == 200, answer.text
         built = answer.json()
-        payload, budget = built["payload"], built["budget"]
+        payload, budget = built["payload"], built["diagnostics"]["budget"]
         facts = Facts(tokens=built["tokens_used"], capacity=7000, has_gateway=format == CHAT)
         assert errors(judge(format, payload, facts)) == []
-        assert budget["used_tokens"] == built["tokens_used"]
+        assert budget["tokens_used"] == built["tokens_used"]
         reasons.append(built["cache_break_reason"])
         broken_at = step if reasons[-1] is not None and step > 1 else broken_at
         wire = json.dumps(payload[ITEMS[format]])

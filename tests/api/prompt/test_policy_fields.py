@@ -33,11 +33,11 @@ async def test_the_tools_of_a_payload_are_within_their_share(
     path = await new_conversation(client, policy=policy, tools=tools)
     await append(client, path, user("Hello"))
     body = (await client.post(f"{path}/context", json={"format": format})).json()
-    assert body["deferred_tools"] > 0
-    share = int(threshold * body["budget"]["effective_window"])
-    assert body["budget"]["tool_descriptions"] <= share
+    assert body["diagnostics"]["deferred_tools"] > 0
+    share = int(threshold * body["diagnostics"]["budget"]["effective_window"])
+    assert body["diagnostics"]["budget"]["tool_descriptions"] <= share
     largest = 8 + 40 + 13 * 40
-    assert body["budget"]["tool_descriptions"] > share - largest - 200
+    assert body["diagnostics"]["budget"]["tool_descriptions"] > share - largest - 200
 
 
 @pytest.mark.parametrize(

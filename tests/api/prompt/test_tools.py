@@ -203,20 +203,6 @@ async def test_a_search_covers_all_settings_levels(client: httpx.AsyncClient) ->
     assert body["promoted"] == ["get_weather", "space_weather"]
 
 
-async def test_a_malformed_search_is_422(client: httpx.AsyncClient) -> None:
-    """The place that is wrong is named. [tools.search, errors.problem-json]"""
-    path = await new_conversation(client)
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"query": " \n"}, "/query"),
-        ({"query": "x", "limit": 51}, "/limit"),
-        ({"query": "x", "format": "cohere"}, "/format"),
-        ({"query": "x", "tools": [{"name": "a b"}]}, "/tools/0/name"),
-    ]
-    for body, pointer in wrong:
-        answer = await client.post(f"{path}/tools/search", json=body)
-        assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
-
-
 @pytest.mark.parametrize("format", FormatName)
 async def test_a_model_searches_by_a_call(client: httpx.AsyncClient, format: FormatName) -> None:
     """`tool_search` answers in the format of the call, and promotes what it finds."""

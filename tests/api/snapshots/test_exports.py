@@ -89,7 +89,7 @@ async def test_an_export_has_everything_to_go_on(client: httpx.AsyncClient) -> N
         assert await payload(client, copy, **body) == await payload(client, path, **body)
     shown, origin = (await client.get(copy)).json(), (await client.get(path)).json()
     # A redacted message counts what it has, no longer what it had.
-    own = ("conversation_id", "created_at", "updated_at", "tokens")
+    own = ("conversation_id", "created_at", "updated_at", "token_count")
     assert {**origin, **{name: shown[name] for name in own}} == shown
     await append(client, copy, result("c2"))
     found = (await client.get(f"{copy}/messages", params={"content": "full"})).json()["data"]
@@ -232,6 +232,7 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
     earlier = lines[at(lines, "compaction")]  # as in an export of an earlier version
     del earlier["target_tokens"]
     earlier["summary_input"] = "transcript"
+    earlier |= {"before_msg_count": earlier.pop("before_messages"), "cached_tokens": 0}
     assert after_first(await exported(client, await imported(client, written(lines)))) == (
         after_first(export)
     )
@@ -241,7 +242,7 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
         answer = await client.post("/v1/conversations/import", content=written(tried))
         assert_problem(answer, 422, "VALIDATION_ERROR")
     for body in ({}, {"format": "anthropic", "model": "claude-sonnet-4-5"}):
-        ask = {"max_context_tokens": 8_000, **body}
+        ask = {"context_window": 8_000, **body}
         one, two = [(await client.post(f"{at}/context", json=ask)).json() for at in (path, copy)]
         assert one["tokens_used"] == two["tokens_used"] <= 8_000
         assert await payload(client, copy, **ask) == await payload(client, path, **ask)
@@ -321,6 +322,30 @@ async def test_a_file_of_the_first_version_is_read(client: httpx.AsyncClient) ->
     assert again[1:-1] == a_file()[1:-1]
     built = await payload(client, copy)
     assert [item["role"] for item in built["messages"]] == ["system", *BODIES]
+
+
+def in_parts(line: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a record as earlier versions cut a long one."""
+    text = json.dumps(line)
+    cuts = [text[at : at + 40] for at in range(0, len(text), 40)]
+    return [{"type": "part", "text": it, "is_last": it is cuts[-1]} for it in cuts]
+
+
+async def test_files_of_earlier_versions_are_read(client: httpx.AsyncClient) -> None:
+    """Long records are in parts, and columns that have a default are missing. [exports.format]"""
+    whole = a_file()
+    later = ("timestamp", "at", "late_at", "output")
+    cut = [
+        {name: value for name, value in line.items() if name not in later} for line in whole[1:-1]
+    ]
+    lines = [whole[0], *(part for line in cut for part in in_parts(line)), whole[-1]]
+    again = await exported(client, await imported(client, written(lines)))
+    assert [json.loads(line) for line in again.splitlines()][1:-1] == whole[1:-1]
+    for index in (2, len(lines) - 2):  # a part in the middle of a record, and a last one
+        answer = await client.post(
+            "/v1/conversations/import", content=written(lines[:index] + lines[index + 1 :])
+        )
+        assert_problem(answer, 422, "VALIDATION_ERROR")
 
 
 async def test_the_id_and_the_agent_of_an_import(client: httpx.AsyncClient) -> None:

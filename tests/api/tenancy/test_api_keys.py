@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterable
 import httpx
 import pytest_asyncio
 
-from app.cli.api_keys import create, set_limits
 from app.http.middleware import PUBLIC_PATHS
 from app.main import create_app
 from app.settings import Settings
@@ -15,6 +14,7 @@ from app.tenancy.limits import TenantLimits
 from tests.api.http.openapi_document import OPERATIONS
 from tests.api.talk import assert_problem, new_conversation
 from tests.conftest import started
+from tests.keys import create
 
 
 @pytest_asyncio.fixture
@@ -147,9 +147,9 @@ async def test_the_first_key_makes_keys_required(
 
 async def test_too_many_requests_are_429(settings: Settings, key: str) -> None:
     """RATE_LIMITED with Retry-After; other tenants and the open paths go on. [api.limits]"""
-    await set_limits("acme", TenantLimits(requests_per_minute=3), True, settings)
-    other = await create("other", "", None, settings)
-    async with started(create_app(settings)) as client:
+    other, app = await create("other", "", None, settings), create_app(settings)
+    async with started(app) as client:
+        await app.state.services.limits.set("acme", TenantLimits(requests_per_minute=3))
         answers = [await client.get("/v1/agents", headers=bearer(key)) for _ in range(12)]
         refused = [answer for answer in answers if answer.status_code != 200]
         # The clock's minute may end in between, and then three more are let in.

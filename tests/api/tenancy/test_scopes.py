@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.cli.api_keys import create
 from app.http.middleware import PUBLIC_PATHS
 from app.main import create_app
 from app.settings import Settings
 from tests.api.http.openapi_document import OPERATIONS
 from tests.api.talk import append, assert_problem, new_conversation, user
 from tests.conftest import execute, started
+from tests.keys import create
 
 READINGS = {
     ("post", "/v1/tokens/count"),
@@ -39,7 +39,7 @@ async def test_a_read_only_key_changes_nothing(settings: Settings, database_url:
             if template in PUBLIC_PATHS:
                 continue
             filled = template.replace("{conversation_id}", path.rpartition("/")[2])
-            filled = filled.replace("{job_id}", UNKNOWN).replace("{session_id}", UNKNOWN)
+            filled = filled.replace("{job_id}", UNKNOWN).replace("{snapshot_id}", UNKNOWN)
             asks: dict[str, Any] = {"json": {}} if method not in {"get", "delete"} else {}
             asks["params"] = {"follow": "false"} if template.endswith("/events") else {}
             answer = await client.request(method, filled, **asks)

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
-from app.cli.api_keys import create
 from app.common.errors import RateLimited
 from app.main import create_app
 from app.settings import Settings
 from tests.api.talk import assert_problem, new_conversation
 from tests.conftest import serving
+from tests.keys import create
 from tests.patience import PATIENCE_SECONDS
 
 

@@ -14,7 +14,6 @@ import asyncpg
 import httpx
 import pytest_asyncio
 
-from app.cli.api_keys import create
 from app.database.tables import TABLES
 from app.main import create_app
 from app.settings import Settings
@@ -22,6 +21,7 @@ from tests.api.conversations.builders import full_conversation, post
 from tests.api.http.openapi_document import OPERATIONS, schema_of
 from tests.api.talk import append, calling, result, user
 from tests.conftest import started
+from tests.keys import create
 
 UNKNOWN = {
     "agent_id": "nobody",
@@ -30,7 +30,7 @@ UNKNOWN = {
     "ref": "blob_" + "0" * 24,
     "compaction_id": "00000000-0000-7000-8000-00000000cafe",
     "job_id": "00000000-0000-7000-8000-00000000f00d",
-    "session_id": "00000000-0000-7000-8000-00000000feed",
+    "snapshot_id": "00000000-0000-7000-8000-00000000feed",
     "model": "unlisted-model",
     "build_id": "00000000-0000-7000-8000-00000000bead",
 }
@@ -136,7 +136,7 @@ async def ids_of(
         "ref": blobs[0]["id"],
         "compaction_id": compactions[0]["compaction_id"],
         "job_id": job["job_id"],
-        "session_id": snapshot["session_id"],
+        "snapshot_id": snapshot["snapshot_id"],
         "model": f"model-of-{agent_id[:3]}",
         "build_id": built["build_id"],
     }
@@ -215,7 +215,7 @@ async def test_foreign_ids_among_own_ones_are_unknown(world: World) -> None:
     A conversation of one's own does not open a message, blob, compaction, build or snapshot of
     another's. Upper case makes no difference.
 
-    [api.limits]
+    [api.limits, tenancy.every-table]
     """
     theirs, own = world.ids["alice"], dict(world.ids["bob"])
     before = await everything(world.url, "alice", theirs)

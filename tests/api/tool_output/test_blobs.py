@@ -120,7 +120,7 @@ async def test_texts_are_read_back_byte_for_byte(client: httpx.AsyncClient) -> N
 
     Sent with everything beyond ASCII escaped, as many clients do.
 
-    [tool-output.byte-exact, log.identical-strings, tool-output.transcript]
+    [tool-output.byte-exact, tool-output.ref, log.identical-strings, tool-output.transcript]
     """
     for text in TEXTS.values():
         await assert_read_back(client, await new_conversation(client), text)
@@ -165,7 +165,7 @@ async def assert_read_back(client: httpx.AsyncClient, path: str, text: str) -> N
         assert about["media_type"] == "text/plain; charset=utf-8"
         place = f"{path}/blobs/{ref['id']}"
         first = (await client.get(f"{place}/lines", params={"limit": 1})).json()
-        assert first["total_lines"] == lines and first["line_count"] == min(lines, 1)
+        assert first["line_count"] == lines and bool(first["text"]) == bool(lines)
         found, at = "", cast(int | None, 0)
         while at is not None:
             piece = await client.get(f"{place}/bytes", params={"offset": at, "limit": 2**20})
@@ -325,35 +325,9 @@ async def test_invalid_refs_are_refused(client: httpx.AsyncClient) -> None:
     assert len(await transcript(client, path)) == 1
 
 
-async def test_compressed_uploads_are_refused(
-    client: httpx.AsyncClient, settings: Settings
-) -> None:
-    """A compressed upload is a 415, because its lines could not be read."""
-    path = await new_conversation(client)
-    headers = {"content-type": "text/plain", "content-encoding": "gzip"}
-    answer = await client.post(f"{path}/blobs", content=never_read(), headers=headers)
-    assert_problem(answer, 415, "VALIDATION_ERROR", "/header/content-encoding")
-    await assert_nothing_stored(settings)
-
-
 async def never_read() -> AsyncIterator[bytes]:
     """Yield pieces that must not be read."""
     yield pytest.fail("the body was read")
-
-
-async def test_uploads_with_invalid_parameters_are_refused(
-    client: httpx.AsyncClient, settings: Settings
-) -> None:
-    """An unknown conversation is a 404 before the body is read; invalid names are a 422."""
-    path = await new_conversation(client)
-    nowhere = "/v1/conversations/0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b/blobs"
-    for place in (nowhere, "/v1/conversations/none/blobs"):
-        answer = await client.post(place, content=never_read())
-        assert_problem(answer, 404, "NOT_FOUND")
-    for query in ("tool_name=", "tool_name=%00", "tool_call_id=%00", "tool_name=" + "x" * 257):
-        answer = await client.post(f"{path}/blobs?{query}", content=never_read())
-        assert_problem(answer, 422, "VALIDATION_ERROR", f"/query/{query.partition('=')[0]}")
-    await assert_nothing_stored(settings)
 
 
 async def test_an_upload_over_the_limit_is_refused(settings: Settings) -> None:
@@ -486,39 +460,6 @@ async def test_a_download_never_runs_as_a_page(client: httpx.AsyncClient) -> Non
     assert headers["content-disposition"] == "attachment"
     assert headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in headers["content-security-policy"]
-
-
-async def test_invalid_slices_are_refused(client: httpx.AsyncClient) -> None:
-    """Numbers out of range and invalid patterns are a 422; large offsets are empty. [api.limits]"""
-    path = await new_conversation(client)
-    for ref in (await stored(client, path, LARGE), await stored(client, path, "small")):
-        place = f"{path}/blobs/{ref}"
-        for query in (
-            "lines?offset=-1",
-            "lines?limit=0",
-            "lines?limit=10001",
-            f"lines?offset={2**53}",
-            "lines?offset=x",
-            "bytes?offset=-1",
-            "bytes?limit=0",
-            f"bytes?limit={2**20 + 1}",
-            f"bytes?offset={10**30}",
-            "grep",
-            "grep?pattern=",
-            "grep?pattern=(",
-            "grep?pattern=(?=x)",
-            "grep?pattern=" + "x" * 1001,
-            "grep?pattern=x&before=101",
-            "grep?pattern=x&limit=0",
-        ):
-            answer = await client.get(f"{place}/{query}")
-            assert_problem(answer, 422, "VALIDATION_ERROR")
-        for query in (f"lines?offset={2**53 - 1}", f"bytes?offset={2**53 - 1}"):
-            answer = await client.get(f"{place}/{query}")
-            assert (answer.status_code, answer.json()["text"]) == (200, "")
-            assert answer.json()["next_offset"] is None
-        strange = await client.get(f"{place}/grep?pattern=%00%ff&limit=1")
-        assert strange.status_code == 200
 
 
 async def test_compacted_outputs_are_gone(settings: Settings) -> None:

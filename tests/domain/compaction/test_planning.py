@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.ids import ConversationId
 from app.compaction.planning import (
     MIN_GAIN,
     CompactionInput,
@@ -23,11 +22,16 @@ from app.compaction.planning import (
     summary_limit,
 )
 from app.conversations.compaction_receipt import CompactionPlan, NoCompaction
-from app.conversations.conversation import Conversation, ConversationState, StoredSettings
-from app.conversations.thresholds import CompactionThreshold, compaction_threshold
+from app.conversations.conversation import (
+    CompactionThreshold,
+    Conversation,
+    ConversationState,
+    StoredSettings,
+    compaction_threshold,
+)
 from app.conversations.turns import Entry, entry, pinned_seqs
 from app.conversations.view import Span, Summary, View, spans_beside
-from app.conversations.views import base_view, kept_seqs, kept_with_pins, shown_entries
+from app.conversations.visible import base_view, kept_seqs, kept_with_pins, shown_entries
 from app.formats.message import Role
 from app.models.budget import Limits, Usage
 from app.policy.policy import CompactionPolicy, Policy, SandwichPolicy, StrategyName
@@ -77,9 +81,7 @@ def talk_of(policy: Policy, items: Sequence[Entry], limits: Limits = LIMITS) -> 
     """Return a conversation of these entries, of which nothing is compacted yet."""
     settings, tokens = StoredSettings(), sum(item.tokens for item in items)
     state = ConversationState(head_seq=len(items), tokens=tokens)
-    conversation = Conversation(
-        ConversationId("c"), None, "tokenizer", settings, settings, "{}", NOW, NOW, state
-    )
+    conversation = Conversation("c", None, "tokenizer", settings, settings, "{}", NOW, NOW, state)
     return CompactionInput("t", conversation, resolved_with(policy, limits), View(), tuple(items))
 
 

@@ -10,13 +10,17 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversations.view import ENDLESS, Span, minus, overlap, union
-from app.conversations.windows.active_window import (
+from app.conversations.view import (
+    ENDLESS,
     STEPS_PER_WINDOW,
     ActiveWindow,
     Restored,
+    Span,
     marker_of,
+    minus,
+    overlap,
     still_restored,
+    union,
     window_from,
 )
 

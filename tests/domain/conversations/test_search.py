@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.common.errors import ValidationError
 from app.conversations.search.words import (
     EXCERPT_CHARS,
     MAX_LEXEME_BYTES,
@@ -28,36 +26,28 @@ from app.conversations.search.words import (
     ranked,
     scores_of,
     text_of,
-    weights_of,
 )
-from app.formats import PROVIDERS
-from app.formats.message import FormatName, Message, Reasoning, Role, Text, ToolCall
+from app.formats.message import Message, Reasoning, Role, Text, ToolCall
 
 ALPHABETS = (
-    "abcdefghijklmnopqrstuvwxyz0123456789",
-    "ABCDefghÄÖÜäöüßéèêñçåøł",
-    "абвгдежзийклмнопрстуфхцчшщъыьэюяё",
-    "αβγδεζηθικλμνξοπρστυφχψω",
-    "ابتثجحخدذرزسشصضطظعغفقكلمنهوي",
-    "אבגדהוזחטיכלמנסעפצקרשת",
-    "가나다라마바사아자차카타파하고양이",
-    "知識管理東京天気",
-    "ひらがなカタカナ",
-    "กขคงจฉชซ",
+    *("abcdefghijklmnopqrstuvwxyz0123456789", "ABCDefghÄÖÜäöüßéèêñçåøł"),
+    *("абвгдежзийклмнопрстуфхцчшщъыьэюяё", "αβγδεζηθικλμνξοπρστυφχψω"),
+    *("ابتثجحخدذرزسشصضطظعغفقكلمنهوي", "אבגדהוזחטיכלמנסעפצקרשת"),
+    *("가나다라마바사아자차카타파하고양이", "知識管理東京天気", "ひらがなカタカナ", "กขคงจฉชซ"),
 )
 WORD = st.sampled_from(ALPHABETS).flatmap(lambda letters: st.text(letters, min_size=1, max_size=12))
 JOINT = st.sampled_from(["-", ".", "/", "_", "'", "::", "--"])
 NAME = st.builds(str.join, JOINT, st.lists(WORD, min_size=1, max_size=3))
 
 
-def block(*texts: str) -> str:
-    """Return the index of messages with these texts, as PostgreSQL returns it."""
-    return " ".join(f"'{lexeme}':1" for lexeme in lexemes(*texts))
+def block(text: str) -> str:
+    """Return the index of a message of this text, as PostgreSQL returns it."""
+    return " ".join(f"'{lexeme}':1" for lexeme in lexemes(text))
 
 
-def finds(text: str, *said: str) -> bool:
-    """Whether a query finds a message of these texts."""
-    return all(places_of(query_terms(text), block(*said)).values())
+def finds(text: str, said: str) -> bool:
+    """Whether a query finds a message of this text."""
+    return all(places_of(query_terms(text), block(said)).values())
 
 
 def recalls(question: str, said: str) -> list[bool]:
@@ -65,20 +55,13 @@ def recalls(question: str, said: str) -> list[bool]:
     return [bool(found) for found in places_of(question_terms(question), block(said)).values()]
 
 
-@settings(max_examples=30)
-@given(st.lists(NAME, min_size=1, max_size=6), st.integers(min_value=0))
-def test_every_word_is_found(names: list[str], place: int) -> None:
-    """Each word and name of a text is found alone, in any case."""
-    text, name = " ".join(names), names[place % len(names)]
-    assert finds(name, text) and finds(name.upper(), text)
-
-
-@settings(max_examples=30)
-@given(WORD, st.lists(NAME, max_size=4), st.integers(min_value=MIN_PREFIX))
-def test_every_word_is_found_by_its_beginning(word: str, others: list[str], size: int) -> None:
-    """Three characters of a word are enough, also inside a name."""
-    assert finds(word[:size], " ".join([*others, word]))
-    assert finds(word[:size], f"xyz/{word}.abc")
+@settings(max_examples=40)
+@given(WORD, st.lists(NAME, max_size=5), st.integers(min_value=MIN_PREFIX))
+def test_every_word_is_found(word: str, names: list[str], size: int) -> None:
+    """Words and names in any case, and a word by three of its characters, also inside a name."""
+    text = " ".join([*names, f"xyz/{word}.abc"])
+    assert all(finds(name, text) and finds(name.upper(), text) for name in (word, *names))
+    assert finds(word[:size], text)
 
 
 @given(st.text(alphabet=st.characters(), max_size=200))
@@ -97,7 +80,6 @@ def test_any_text_is_indexed_asked_and_shown(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "most"),
     [
-        (" " * 3_000_000, 0),
         ("a" * 1_000_000, 40),
         ("aB" * 200_000, 40),
         ("\ud800\x00" * 100_000, 0),
@@ -111,50 +93,26 @@ def test_large_texts_are_bounded(text: str, most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "text"),
+    ("query", "text", "other"),
     [
-        ("compact", "after the compaction"),
-        ("search.py", "see app/domain/search.py:12"),
-        ("app.domain.search", "see app/domain/search.py"),
-        ("py", "see app/domain/search.py"),
-        ("camelCase", "a camelCase name"),
-        ("username", "call getUserName"),
-        ("Server", "HTTPServerError"),
-        ("don't", "I don\u2019t know"),
-        ("größe", "Die GRÖSSE stimmt"),
-        ("été", "pendant l'e\u0301te\u0301"),
-        ("индекс", "Индексы базы данных"),
-        ("고양이", "고양이가 자고 있다"),
-        ("統", "企業知識管理系統"),
-        ("管理系統", "企業知識管理系統。"),
-        ("ﾀﾜｰ", "東京タワー"),
-        ("เอกสาร", "ค้นหาเอกสารทั้งหมด"),
-        ("كتاب", "قرأت كِتَابًا جديدا"),
-        ("हिन्दी", "यह हिन्दी है"),
-        ("\uff21\uff22\uff23", "abc def"),
-        ("donaudampf", "Donau\u00addampf\u00adschiff"),
-        ("“quick fox” lazy", "The quick brown fox at the lazy_dog"),
+        ("compact", "after the compaction", "com pact"),
+        ("search.py", "see app/domain/search.py:12", "search the pyramid"),
+        ("username", "call getUserName", "use a name"),
+        ("größe", "Die GRÖSSE stimmt", "groß"),
+        ("индекс", "Индексы базы данных", "индек"),
+        ("고양이", "고양이가 자고 있다", "양고이"),
+        ("識管", "企業知識管理系統。", "管識"),
+        ("ﾀﾜｰ", "東京タワー", "たわあ"),
+        ("เอกสาร", "ค้นหาเอกสารทั้งหมด", "สารเอก"),
+        ("كتاب", "قرأت كِتَابًا جديدا", "كتب"),
+        ("हिन्दी", "यह हिन्दी है", "हिन्दु"),
+        ("“quick fox” lazy", "The quick brown fox at the lazy_dog", "the quick fox"),
+        ("py", "app.py", "a pyramid"),
     ],
 )
-def test_words_are_found_in_their_language(query: str, text: str) -> None:
-    """Names by their parts, and words in the scripts of many languages."""
-    assert finds(query, text)
-
-
-@pytest.mark.parametrize(
-    ("query", "text"),
-    [
-        ("compaction", "compact it"),
-        ("action", "after the compaction"),
-        ("py", "a pyramid"),
-        ("識知", "企業知識管理"),
-        ("かた", "がだ"),
-        ("fox cat", "The quick brown fox at the lazy_dog"),
-    ],
-)
-def test_other_words_are_not_found(query: str, text: str) -> None:
-    """The inside of a word, a short prefix, another order of characters, one of two words."""
-    assert not finds(query, text)
+def test_words_are_found_in_their_language(query: str, text: str, other: str) -> None:
+    """Names by their parts, and words in the scripts of many languages, but no other words."""
+    assert finds(query, text) and not finds(query, other)
 
 
 def test_a_long_text_is_not_cut_inside_a_word() -> None:
@@ -163,38 +121,16 @@ def test_a_long_text_is_not_cut_inside_a_word() -> None:
         assert finds("pelican", "x " * (size // 2) + "y" * (size % 2) + " pelican " + "z " * 40_000)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        *("", "!?", '""', "😀", "\x00", "\ud800", "x" * 1001),
-        " ".join(f"w{number}" for number in range(65)),
-    ],
-)
-def test_a_query_without_words_or_with_too_many_is_refused(query: str) -> None:
-    """The error has the pointer of the query."""
-    with pytest.raises(ValidationError) as refused:
-        query_terms(query)
-    assert [problem.pointer for problem in refused.value.problems] == ["/query/q"]
-
-
 # --- what is searched -------------------------------------------------------------------------
-
-
-def texts_of(raw: dict[str, Any]) -> str:
-    """Return the searched texts of a message of a request."""
-    return "\n".join(text_of(PROVIDERS[FormatName.OPENAI_CHAT].parse(raw, "")[0]))
 
 
 def test_names_and_arguments_of_calls_are_searched() -> None:
     """The tool and the arguments of a call are searched, as strings and not as JSON."""
     arguments = json.dumps({"path": "a\nb", "text": 'caf\u00e9 "x"', "count": 5433})
-    function = {"name": "write_file", "arguments": arguments}
-    calls = [{"id": "c1", "type": "function", "function": function}]
-    text = texts_of({"role": "assistant", "content": "I write.", "tool_calls": calls})
-    for word in ("write_file", "café", "path", "b", "5433", "I"):
-        assert finds(word, text)
+    parts = (Text(r"I write C:\new"), ToolCall("c1", "write_file", arguments))
+    text = text_of(Message(Role.ASSISTANT, parts))
+    assert all(finds(word, text) for word in ("write_file", "café", "path", "b", "5433", "new"))
     assert not finds("nb", text)
-    assert finds("new", texts_of({"role": "user", "content": r"C:\new"}))
 
 
 def test_reasoning_and_recalled_messages_are_not_searched() -> None:
@@ -202,43 +138,34 @@ def test_reasoning_and_recalled_messages_are_not_searched() -> None:
 
     [search.not-reasoning]
     """
-    assert text_of(Message(Role.ASSISTANT, (Reasoning("zebra"), Text("lion")))) == ("lion",)
+    assert text_of(Message(Role.ASSISTANT, (Reasoning("zebra"), Text("lion")))) == "lion"
     calls = (ToolCall("c1", "recall", '{"query": "zebra"}'), ToolCall("c2", "grep", '{"x": "cat"}'))
-    assert text_of(Message(Role.ASSISTANT, calls)) == ("recall", "grep", '{"x": "cat"}')
+    assert text_of(Message(Role.ASSISTANT, calls)) == 'recall\ngrep\n{"x": "cat"}'
     result = Message(Role.TOOL, (Text("#4 user: zebra"),), "c1")
-    assert text_of(result, "recall") == ()
-    assert text_of(result, "grep") == ("grep", "#4 user: zebra")
+    assert text_of(result, "recall") == ""
+    assert text_of(result, "grep") == "grep\n#4 user: zebra"
 
 
 # --- recall -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "said", "other"),
     [
-        ("painting", "she paints"),
-        ("adoption", "they adopted"),
-        ("runs", "we were running"),
-        ("activities", "an activity"),
-        ("dogs", "the dog's bowl"),
-        ("database", "the databases"),
-        ("клавиатурой", "клавиатура"),
-        ("Datenbanken", "eine Datenbankwahl"),
-        ("user_service", "the user's services"),
-        ("gpt-4o", "the model gpt-4o-mini"),
-        ("who are you", "who you are"),
-        ("What did Ana's brother say about the port?", "Ana says: brothers, the port"),
+        ("painting", "she paints", "a pain"),
+        ("adoption", "they adopted", "adobe"),
+        ("activities", "an activity", "an actor"),
+        ("database", "the databases", "the data"),
+        ("car", "two cars", "I do not care"),
+        ("клавиатурой", "клавиатура", "клавиша"),
+        ("Datenbanken", "eine Datenbankwahl", "Daten"),
+        ("user_service", "the user's services", "it is used"),
+        ("What did Ana's brother say about the port?", "Ana says: brothers, the port", "the Andes"),
     ],
 )
-def test_a_word_is_found_in_its_other_forms(asked: str, said: str) -> None:
+def test_a_word_is_found_in_its_other_forms(asked: str, said: str, other: str) -> None:
     """Regular forms, and endings of other languages; function words are dropped."""
-    assert all(recalls(asked, said))
-
-
-@pytest.mark.parametrize(("asked", "said"), [("car", "I do not care"), ("art", "the article")])
-def test_a_short_word_is_not_a_beginning(asked: str, said: str) -> None:
-    """A stem finds its forms only."""
-    assert not any(recalls(asked, said))
+    assert all(recalls(asked, said)) and not any(recalls(asked, other))
 
 
 def order(question: str, said: dict[int, str]) -> list[int]:
@@ -248,17 +175,14 @@ def order(question: str, said: dict[int, str]) -> list[int]:
         term: [seq for seq, words in indexed.items() if places_of([term], words)[term]]
         for term in question_terms(question)
     }
-    scores = scores_of(postings, weights_of(postings, 1000), dict.fromkeys(said, 9), 1000)
+    _, scores = scores_of(postings, dict.fromkeys(said, 9), 1000, 1000)
     return ranked(question, scores, {seq: said[seq] for seq in scores if seq in said})
 
 
 def test_an_answer_is_found_by_the_question_before_it() -> None:
     """A message has a share of its neighbours' words, so the pair ranks before a stray match."""
-    said = {
-        10: "What did you make at the pottery class?",
-        11: "A teal bowl for Ana.",
-        500: "The pottery is closed.",
-    }
+    said = {10: "What did you make at the pottery class?", 11: "A teal bowl for Ana."}
+    said[500] = "The pottery is closed."
     assert order("What did she make at pottery class?", said)[:2] == [10, 11]
     assert order("What was made for Ana at pottery?", said)[0] == 11
 
@@ -281,7 +205,7 @@ def test_a_ranking_is_bounded_and_has_no_strangers(found: list[set[int]]) -> Non
     """Only messages near a match, each once."""
     postings = {str(number): sorted(seqs) for number, seqs in enumerate(found)}
     sizes = dict.fromkeys(set().union(*found), 9)
-    shown = ranked("", scores_of(postings, weights_of(postings, 60), sizes, 60), {})
+    shown = ranked("", scores_of(postings, sizes, 60, 60)[1], {})
     assert len(set(shown)) == len(shown) <= MAX_RANKED
     assert all(any(-3 <= seq - hit <= 4 for hit in sizes) and 0 < seq <= 60 for seq in shown)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from app.common import json_text
-from app.conversations.view import RETAIN_PREFIX, SUMMARY_PREFIX, View, view_from
+from app.conversations.rows import view_from
+from app.conversations.view import RETAIN_PREFIX, SUMMARY_PREFIX, View
 from tests.domain.conversations.generated import views
 
 # --- what is shown --------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def test_summary_texts_have_every_text_once(view: View) -> None:
 def test_a_stored_view_is_read_back_equal(view: View) -> None:
     """A stored view reads back equal, NUL and lone surrogates included [compaction.resume]."""
     text = view.as_json()
-    assert view_from(json_text.loads(text)) == view
+    assert view_from(text) == view
     assert "\x00" not in text
     text.encode()
     hash(view)

@@ -35,43 +35,47 @@ PNG = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"
 VIDEO = {"inlineData": {"mimeType": "video/mp4", "data": DATA}}
 HOLOGRAM = {"type": "hologram", "beam": 3}
 USER_PARTS: list[tuple[FormatName, dict[str, Any], str]] = [
-    (CHAT, {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}}, "[audio: wav]"),
+    (
+        CHAT,
+        {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}},
+        "[input_audio: wav]",
+    ),
     (
         CHAT,
         {"type": "video_url", "video_url": {"url": "https://x.test/v"}},
-        "[video: https://x.test/v]",
+        "[video_url: https://x.test/v]",
     ),
     (CHAT, HOLOGRAM, "[hologram]"),
-    (ANTHROPIC, {**GUIDE, **GUIDE_TEXT}, "[search_result: Guide]\nGo north."),
+    (ANTHROPIC, {**GUIDE, **GUIDE_TEXT}, "[search_result: Guide; Go north.]"),
     (ANTHROPIC, {"type": "container_upload", "file_id": "file_9"}, "[container_upload: file_9]"),
     (ANTHROPIC, {"type": "image", "source": {"type": "file", "file_id": "f"}}, "[image: f]"),
-    (RESPONSES, {"type": "input_image", "file_id": "file-3"}, "[image: file-3]"),
+    (RESPONSES, {"type": "input_image", "file_id": "file-3"}, "[input_image: file-3]"),
 ]
 MODEL_PARTS: list[tuple[FormatName, dict[str, Any], str]] = [
     (CHAT, {"type": "refusal", "refusal": "Not that."}, "[refusal: Not that.]"),
-    (ANTHROPIC, SEARCH, '[web_search call: "fjords"]'),
+    (ANTHROPIC, SEARCH, "[server_tool_use: web_search; fjords]"),
     (
         ANTHROPIC,
         {"type": "web_search_tool_result", "tool_use_id": "s", "content": [SOURCE]},
-        "[web_search result: Fjords https://x.test]",
+        "[web_search_tool_result: Fjords; https://x.test]",
     ),
     (
         ANTHROPIC,
         {"type": "mcp_tool_use", "id": "m", "name": "find", "input": {"a": 1}},
-        '[find call: "{"a": 1}"]',
+        "[mcp_tool_use: find]",
     ),
     (ANTHROPIC, HOLOGRAM, "[hologram]"),
     (RESPONSES, {"type": "refusal", "refusal": "No."}, "[refusal: No.]"),
-    (RESPONSES, {"type": "output_audio", "data": DATA, "transcript": "Hi"}, "[audio: Hi]"),
-    (GEMINI, {"executableCode": {"code": "print(1)"}}, '[executable_code call: "print(1)"]'),
-    (GEMINI, {"codeExecutionResult": {"output": "1"}}, "[code_execution result: 1]"),
+    (RESPONSES, {"type": "output_audio", "data": DATA, "transcript": "Hi"}, "[message: Hi]"),
+    (GEMINI, {"executableCode": {"code": "print(1)"}}, "[executable_code: print(1)]"),
+    (GEMINI, {"codeExecutionResult": {"output": "1"}}, "[code_execution_result: 1]"),
     (GEMINI, {"hologram": {"beam": 3}}, "[part]"),
 ]
 ITEMS: list[tuple[dict[str, Any], str]] = [
-    ({"type": "web_search_call", "action": {"query": "fjords"}}, '[web_search call: "fjords"]'),
-    ({"type": "file_search_call", "queries": ["a", "b"]}, '[file_search call: "a, b"]'),
-    ({"type": "code_interpreter_call", "code": "print(1)"}, '[code_interpreter call: "print(1)"]'),
-    ({"type": "image_generation_call", "result": DATA}, "[image_generation call]"),
+    ({"type": "web_search_call", "action": {"query": "fjords"}}, "[web_search_call: fjords]"),
+    ({"type": "file_search_call", "queries": ["a", "b"]}, "[file_search_call: a; b]"),
+    ({"type": "code_interpreter_call", "code": "print(1)"}, "[code_interpreter_call: print(1)]"),
+    ({"type": "image_generation_call", "result": DATA}, "[image_generation_call]"),
     ({"type": "hologram"}, "[hologram]"),
 ]
 CASES: list[tuple[FormatName, dict[str, Any], str, tuple[FormatName, ...]]] = [

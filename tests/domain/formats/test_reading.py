@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from app.common.errors import ValidationError
 from app.conversations.messages.draft import make_drafts
-from app.formats import LOG_PROVIDER, PROVIDERS, ToolDefinition, parse_tool
+from app.formats import LOG_PROVIDER, PROVIDERS, parse_tool
 from app.formats.media import clean
 from app.formats.message import FormatName, Message, Role, Text
-from app.formats.tools import sendable_id, tool_name
 from tests.domain.compaction import strategies_messages as generated
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
-THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
 USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
 ITEM_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
@@ -172,22 +170,6 @@ def test_any_tool_is_read_or_refused(raw: Any) -> None:
         assert all(problem.pointer.startswith("/tools/0") for problem in refusal.problems)
 
 
-def nested(depth: int) -> Any:
-    """Build lists in lists."""
-    value: Any = 0
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
-@pytest.mark.parametrize("depth", [200, 900])
-def test_deep_json_is_refused(depth: int) -> None:
-    """Values nested too deeply are refused instead of exhausting the stack. [api.limits]"""
-    block = {"type": "tool_use", "id": "c1", "name": "f", "input": {"x": nested(depth)}}
-    with pytest.raises(ValidationError, match="deeper"):
-        PROVIDERS[ANTHROPIC].parse({"role": "assistant", "content": [block]}, "/m")
-
-
 MADE = ({"type": "reasoning", "summary": []}, {"role": "assistant", "content": "hi"}, ITEM_CALL)
 
 
@@ -266,40 +248,6 @@ def test_parts_of_another_format_are_refused(
     (problem,) = refused.value.problems
     assert problem.pointer == f"/messages/0{pointer}"
     assert f"not of {format}" in problem.detail
-
-
-@given(first=generated.ANY_IDS, second=generated.ANY_IDS)
-def test_sendable_ids(first: str, second: str) -> None:
-    """Ids are short, of the common charset, and stay as different as they were."""
-    sent = sendable_id(first)
-    assert sendable_id(sent) == sent
-    assert len(sent) <= 40
-    assert tool_name(sent) == sent
-    assert (sendable_id(second) == sent) == (second == first)
-
-
-SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
-TOOLS = [
-    {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}},
-    {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA},
-    {"name": "f", "description": "d", "input_schema": SCHEMA},
-    {"name": "f", "description": "d", "inputSchema": SCHEMA},
-    {"type": "custom", "name": "f", "description": "d", "input_schema": SCHEMA},
-    {"name": "f", "description": "d", "parameters": {"properties": SCHEMA["properties"]}},
-    {
-        "name": "f",
-        "description": "d",
-        "parameters": {"type": "OBJECT", "properties": {"q": {"type": "STRING"}}},
-    },
-]
-
-
-@pytest.mark.parametrize("raw", TOOLS)
-def test_tools_in_any_shape(raw: dict[str, Any]) -> None:
-    """One definition in every provider's shape is read alike. [tools.any-format]"""
-    assert parse_tool(raw, "/tools/0") == ToolDefinition("f", "d", SCHEMA)
-    kept = parse_tool({**raw, "category": "mcp"}, "/tools/0")
-    assert kept == ToolDefinition("f", "d", SCHEMA, "mcp")
 
 
 TOOL_REFUSALS = [

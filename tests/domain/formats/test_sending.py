@@ -135,16 +135,6 @@ STOOD_IN = {"thoughtSignature": STAND_IN_SIGNATURE}
 SYSTEM = Message(Role.SYSTEM, (Text("be kind"),))
 
 
-def test_no_block_of_a_caller_keeps_a_cache_breakpoint() -> None:
-    """Each payload places the few that it may have, also where a block holds others."""
-    marked = {"cache_control": {"type": "ephemeral"}}
-    text = {"type": "text", "text": "found"}
-    found = {"type": "search_result", "source": "a", "title": "b"}
-    content = [{**found, "content": [{**text, **marked}], **marked}]
-    message = read(ANTHROPIC, {"role": "user", "content": content})
-    assert sent(ANTHROPIC, message) == [{**found, "content": [text]}]
-
-
 THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "eA=="}
 TEXT = {"type": "output_text", "text": "let me see", "annotations": []}
@@ -192,7 +182,7 @@ def test_items_of_the_model_go_back_verbatim() -> None:
     for made in (TURN, [COMPACTION], [COMPACTION, SAID], [REASONING, REASONING, CALL]):
         assert sent(RESPONSES, read(RESPONSES, items(*made)), replays=True) == made
     bare = [{key: value for key, value in item.items() if key != "id"} for item in TURN]
-    label = sent(RESPONSES, said(Text('[web_search call: "x"]')))
+    label = sent(RESPONSES, said(Text("[web_search_call: x]")))
     shown = sent(RESPONSES, read(RESPONSES, items(SAID, *TURN)))
     assert shown == [SAID, *bare[1:3], *label, *bare[4:]]
     assert sent(RESPONSES, read(RESPONSES, items(SAID, REASONING)), replays=True) == [SAID]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from app.common.errors import ContextLimitUnknown, ValidationError
 from app.models.budget import ContextWindow, ModelInfo, resolve_context_window
-from app.models.registry import BUILT_IN_WINDOWS
 
 
 def model(window: int | None = 100_000, **fields: Any) -> ModelInfo:
@@ -78,32 +77,6 @@ def test_limits_must_be_positive(requested: int | None, policy: int | None, outp
     for all_of_it in (100_000, 100_001):  # nothing is left for the input
         with pytest.raises(ValidationError):
             window(model(), all_of_it)
-
-
-def test_limits_of_input_and_output_apart() -> None:
-    """With 272k of input in a 400k window a small reserve frees no more input.
-
-    Where only the input limit is known, the reserve comes on top; it is at most the model's output
-    limit. [models.limit-semantics, payload.valid]
-    """
-    info = model(400_000, max_input_tokens=272_000, max_output_tokens=128_000)
-    assert window(info) == (276_096, 4096)
-    assert window(info, 128_000) == (400_000, 128_000)
-    assert window(info, 4_000, requested=100_000) == (100_000, 4_000)
-    input_only = model(None, max_input_tokens=50_000)
-    assert window(input_only, 1_000) == (51_000, 1_000)
-    assert window(model(max_output_tokens=2_000)).max_output_tokens == 2_000
-
-
-def test_margins_and_costs() -> None:
-    """Counts of another tokenizer get a margin, and an unknown price never becomes zero.
-
-    [budget.within-window, models.no-guess, models.registry]
-    """
-    assert (model(exact=True).margin, model().margin) == (0, 0.05)
-    assert model(input_price=0.5, output_price=2.0).cost(10, 3) == 11.0
-    assert model(input_price=0.5).cost(10, 3) is None
-    assert sorted(BUILT_IN_WINDOWS.values()) == [32_000, 128_000, 128_000, 200_000, 200_000]
 
 
 limit = st.none() | st.integers(1, 2_000_000)

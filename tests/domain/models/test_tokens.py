@@ -153,26 +153,6 @@ def test_formats_count_alike(message: Message) -> None:
             assert has_media or count_rendered(format_name, ready, words) == stored
 
 
-SPELLED = [
-    ('{"a":1}', {FormatName.ANTHROPIC: 7, FormatName.GEMINI: 7}),
-    ('{ "a": 1 }', {FormatName.ANTHROPIC: 7, FormatName.GEMINI: 7}),
-    ('{"a":"\\u00e9"}', {FormatName.ANTHROPIC: 9, FormatName.GEMINI: 9}),
-    ('{"a":1,"a":2}', {FormatName.ANTHROPIC: 7, FormatName.GEMINI: 7}),
-    ('["a\\n"]', {FormatName.ANTHROPIC: 26, FormatName.GEMINI: 26}),
-]
-
-
-@pytest.mark.parametrize(("arguments", "as_object"), SPELLED)
-def test_arguments_count_as_each_format_sends_them(
-    arguments: str, as_object: dict[FormatName, int]
-) -> None:
-    """A text costs all its white space and escapes, an object its compact JSON."""
-    message = Message(Role.ASSISTANT, (ToolCall("c1", "f", arguments),))
-    for format_name in FormatName:
-        cost = count_rendered(format_name, message, len) - MESSAGE_OVERHEAD - CALL_OVERHEAD - 3
-        assert cost == as_object.get(format_name, len(arguments))
-
-
 def test_tool_definitions_count() -> None:
     """A tool costs its name, its description and its schema without spaces."""
     tool = ToolDefinition("f", "does", {"type": "object"})

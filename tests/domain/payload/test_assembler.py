@@ -12,25 +12,18 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import ENDLESS, RETAIN_PREFIX, SUMMARY_PREFIX, Span, View
 from app.formats import PROVIDERS
 from app.formats.media import clean
-from app.formats.message import EMPTY_MESSAGE, NO_RESULT, FormatName, Message, Reasoning, Role, Text
+from app.formats.message import EMPTY_MESSAGE, NO_RESULT, FormatName, Message, Role, Text
 from app.formats.tools import own_id
 from app.models.tokens import count_payload_messages
 from app.payload import assembler_of
 from app.payload.assembler import CONTINUE_NOTE, START_NOTE, WINDOW_NOTE, Assembler
-from app.payload.items import (
-    MAX_BREAKPOINTS,
-    PayloadItems,
-    breakpoint_json,
-    placeholder_of,
-    with_breakpoints,
-)
+from app.payload.items import MAX_BREAKPOINTS, PayloadItems, breakpoint_json, with_breakpoints
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
 from tests.domain.payload.builders import (
@@ -180,20 +173,6 @@ def test_synthetic_results_of_open_calls_are_not_stable(case: Case) -> None:
 # --- counting -------------------------------------------------------------------------------
 
 
-@given(cases())
-@settings(max_examples=20, deadline=None)
-def test_counts_are_those_of_the_items_returned(case: Case) -> None:
-    """Conversation and summary tokens equal a count of the items from scratch."""
-    assembler = folded(case, [])
-    for shown in case.shown:
-        assembler.add(shown)
-        items = assembler.items()
-        counted = count_payload_messages(case.format, parsed(items), third)
-        assert items.tokens + items.summary_tokens == counted
-    assembler.finish()
-    assert (assembler.items().summary_tokens > 0) == bool(case.view.summary_texts())
-
-
 # --- what is shown --------------------------------------------------------------------------
 
 
@@ -244,39 +223,6 @@ def test_summaries_of_the_hidden_range_appear_once_in_order(case: Case) -> None:
     if expected:
         at = found.index(expected[0])
         assert found[at : at + len(expected)] == expected
-
-
-@given(cases(st.just(ANTHROPIC)))
-@QUICK
-def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
-    """Signed thinking goes back verbatim after `reasoning_after`, and never before.
-
-    At the end of a message it goes with the next one of the assistant, or not at all.
-    """
-    wanted: list[Any] = []
-    held: list[Any] = []
-    for made in case.shown:
-        if made.role is not Role.ASSISTANT or made.format is not ANTHROPIC:
-            held = []
-        if made.seq <= case.view.reasoning_after or made.role is not Role.ASSISTANT:
-            continue
-        parts = made.message().parts
-        said = max((i for i, p in enumerate(parts) if not isinstance(p, Reasoning)), default=-1)
-        blocks = [
-            (i < said, p.block)
-            for i, p in enumerate(parts)
-            if isinstance(p, Reasoning) and p.format is ANTHROPIC
-        ]
-        wanted += held if said >= 0 else []
-        wanted += [block for is_inside, block in blocks if is_inside]
-        held = (held if said < 0 else []) + [block for is_inside, block in blocks if not is_inside]
-    sent = [
-        block
-        for item in parsed(folded(case).items())
-        for block in item["content"]
-        if block["type"] in THINKING
-    ]
-    assert sent == wanted
 
 
 def test_a_result_has_the_type_of_its_call() -> None:
@@ -357,23 +303,6 @@ def test_breakpoints_are_few_near_the_end_and_on_blocks_of_the_log(case: Case) -
         assert newer - older <= LOOKBACK_BLOCKS + thoughts
 
 
-@given(cases(st.just(ANTHROPIC)))
-@QUICK
-def test_breakpoints_of_an_earlier_payload_can_be_read(case: Case) -> None:
-    """For each row, stable point and breakpoints are those of a payload that ends there."""
-    whole, hidden = folded(case), case.view.hidden
-    shown = [row for row in case.rows if case.view.shows(row.seq)]
-    for number in range(1, len(shown) + 1):
-        if hidden is not None and shown[number - 1].seq < hidden.start - 1:
-            continue  # no log of this view ends there
-        if shown[number - 1].seq < case.view.late_through:
-            continue
-        assembler = folded(case, shown[:number])
-        point, items = whole.point_at(shown[number - 1].seq), assembler.items()
-        assert point is not None
-        assert (point.stable_items, point.breakpoints) == (items.stable_items, items.breakpoints)
-
-
 def test_the_newest_block_of_the_log_is_marked() -> None:
     """The prefix that the next build shares is the one to cache; older marks stay.
 
@@ -451,14 +380,3 @@ def test_several_summaries_have_the_requested_role() -> None:
     wire = items_of(CHAT, *RICH_LOG, view=replace(RICH_VIEW, summary_as_system=True))
     assert [item["role"] for item in wire[:5]] == ["user", "system", "system", "system", "user"]
     assert "system" not in {item["role"] for item in wire[5:]}
-
-
-@given(cases())
-@QUICK
-def test_placeholders_are_within_the_tokens_that_planning_allows(case: Case) -> None:
-    """A placeholder never costs more than planning assumes. [budget.within-window]"""
-    for made in case.rows:
-        if made.role is Role.TOOL:
-            message = Message(Role.TOOL, (Text(placeholder_of(made)),), tool_call_id="x" * 40)
-            wire = [PROVIDERS[CHAT].adapt(message)]
-            assert 4 + third(wire[0].text) + third("x" * 40) <= MAX_PLACEHOLDER_TOKENS

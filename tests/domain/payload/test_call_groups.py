@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conversations.messages.draft import make_drafts
-from app.conversations.messages.row import NO_CALLS, LogRow, batch_shape
+from app.conversations.messages.row import LogRow
 from app.conversations.view import ENDLESS, Span, View
 from app.formats.message import NO_RESULT, FormatName
 from app.models.tokens import count_payload_messages
@@ -148,22 +147,6 @@ def test_every_payload_is_valid_and_has_every_result_and_system_message(
         assert items.tokens + items.tail_tokens == counted
 
 
-@given(interleavings(), st.data())
-@QUICK
-def test_any_batches_are_accepted(log: RawLog, data: st.DataObject) -> None:
-    """A log with its results in any order is stored, however it is divided."""
-    drafts = [
-        draft for format, raw in log.messages for draft in make_drafts(raw, format, third, "")
-    ]
-    calls, head_seq = NO_CALLS, 0
-    while drafts:
-        count = data.draw(st.integers(1, len(drafts)))
-        shape = batch_shape(drafts[:count], calls, head_seq)
-        assert shape is not None
-        calls, head_seq, drafts = shape.after(calls, head_seq), head_seq + count, drafts[count:]
-    assert sorted(calls.open) == sorted(log.open_calls)
-
-
 def rows_in(format: FormatName, *raws: dict[str, Any]) -> list[LogRow]:
     """Return the rows of a log in one format."""
     return rows_of(RawLog([(format, raw) for raw in raws]), format)
@@ -187,21 +170,6 @@ def test_messages_of_one_answer_are_one_message() -> None:
     assert wire[1]["content"] == "both"
     assert [call["id"] for call in wire[1]["tool_calls"]] == ["a", "b"]
     assert NO_RESULT not in json.dumps(wire)
-
-
-def test_a_late_result_is_next_to_its_call_from_the_next_epoch_on() -> None:
-    """Before, the calls of the payloads have no result, and it is text where it came."""
-    log = RawLog(
-        [(CHAT, raw) for raw in (user("hi"), asks("a"), user("steer"), result("a", "out"))]
-    )
-    rows = rows_of(log, CHAT)
-    later = json.loads(b"[" + b",".join(built(CHAT, rows, 4).items().wire_items) + b"]")
-    assert [item["role"] for item in later] == ["user", "assistant", "tool", "user"]
-    assert later[2]["content"] == "out"
-    now = [json.loads(item) for item in built(CHAT, rows, 3).items().wire_items]
-    assert [item["role"] for item in now] == ["user", "assistant", "tool", "user", "user"]
-    assert now[2]["content"] == NO_RESULT
-    assert [part["text"] for part in now[4]["content"]] == ["[result of tool call a]", "out"]
 
 
 @pytest.mark.parametrize("is_paused", [True, False])
@@ -228,7 +196,7 @@ def test_only_results_follow_a_call_of_the_provider() -> None:
     wire, items = wire_of(ANTHROPIC, user("hi"), asked, answer, goes_on, user("thanks"))
     assert wire[1]["content"] == asked["content"]
     wire, items = wire_of(ANTHROPIC, user("hi"), asked, answer, user("stop"))
-    assert wire[1]["content"][0] == {"type": "text", "text": '[web_search call: "q"]'}
+    assert wire[1]["content"][0] == {"type": "text", "text": "[server_tool_use: web_search; q]"}
     before = {"role": "assistant", "content": [call, SEARCH]}
     wire, _ = wire_of(ANTHROPIC, user("hi"), before, answer, user("stop"))
     assert wire[1]["content"] == [call]

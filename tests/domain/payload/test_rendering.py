@@ -18,7 +18,7 @@ from app.context.rendering import WITHOUT_BREAKPOINTS, Payload, RenderRequest, r
 from app.conversations.view import View
 from app.formats.message import FormatName
 from app.models.budget import O200K, ModelInfo
-from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens
+from app.models.tokens import count_system
 from app.payload.items import (
     MAX_BREAKPOINTS,
     BreakpointPosition,
@@ -188,30 +188,6 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
         assert after.get(name) == before.get(name)
     if first.stable_items == last.stable_items:
         assert early.prefix_hash == late.prefix_hash
-
-
-@given(cases(), RESOLVED, TAILS)
-@QUICK
-def test_the_budget_counts_the_returned_payload(
-    case: Case, resolved: ResolvedSettings, tail: DynamicTexts
-) -> None:
-    """System, tools, messages and tail counted from scratch give the usage reported."""
-    items = folded(case).items(tail)
-    tools = payload_tools_of(case, resolved, items.has_calls)
-    _, body = rendered(case, resolved, items, tools)
-    body = without_breakpoints(body)
-    listed = body[ITEMS[case.format]]
-    static = system_text(static_sections(resolved.sections))
-    if case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES) and static:
-        listed = listed[1:]
-    counted = count_payload_messages(case.format, listed, third)
-    if static:
-        counted += count_system(static, third)
-    definitions = [*resolved.tools, *([STUB_TOOL] if tools.agent_tools else [])]
-    counted += estimate_tool_defs_tokens(definitions, third)
-    extra = resolved.agent_tool_tokens(tools.agent_tools)
-    system = items.tail_tokens + items.opening_tokens - resolved.raw_dynamic
-    assert resolved.usage(items.tokens, items.summary_tokens, extra, system).total == counted
 
 
 @given(st.lists(sections(), max_size=6))

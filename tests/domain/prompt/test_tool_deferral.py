@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from anthropic.types import ToolUnionParam
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import ToolParam
-from pydantic import TypeAdapter
 
-from app.blobs.preview import TOOL_SEARCH
-from app.formats import PROVIDERS, ToolDefinition
+from app.formats import ToolDefinition
 from app.formats.message import FormatName
-from app.prompt.agent_tools import AGENT_TOOLS, deferred_note, plan_deferral
+from app.prompt.agent_tools import deferred_note, plan_deferral
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-SEARCH = AGENT_TOOLS[TOOL_SEARCH].definition
 
 
 def tool(name: str, category: Any = "mcp") -> ToolDefinition:
@@ -117,30 +112,3 @@ def test_the_note_has_the_exact_words() -> None:
     assert deferred_note(1234) == (
         "[1234 tools deferred to save context. Use tool_search to find them.]"
     )
-
-
-TOOLS = [tool("b1", "builtin"), tool("m1"), tool("m2"), SEARCH]
-
-
-def test_anthropic_gets_all_tools_with_defer_loading() -> None:
-    """Every tool in its place, deferred ones marked, at least one not [tools.native-deferral]."""
-    shown = PROVIDERS[ANTHROPIC].deferred_to_wire(TOOLS, ("m1",), TOOL_SEARCH)
-    assert [item["name"] for item in shown] == ["b1", "m1", "m2", TOOL_SEARCH]
-    assert [item.get("defer_loading") for item in shown] == [None, True, None, None]
-    for item in shown:
-        TypeAdapter(ToolUnionParam).validate_python(item)
-
-
-def test_openai_responses_gets_its_own_search() -> None:
-    """Deferred tools are absent, and the client's search replaces the function."""
-    shown = PROVIDERS[RESPONSES].deferred_to_wire(TOOLS, ("m1", "m2"), TOOL_SEARCH)
-    assert [item["type"] for item in shown] == ["function", "tool_search"]
-    assert shown[1] == {
-        "type": "tool_search",
-        "execution": "client",
-        "description": SEARCH.description,
-        "parameters": SEARCH.parameters,
-    }
-    assert shown[0]["strict"] is False
-    for item in shown:
-        TypeAdapter(ToolParam).validate_python(item)

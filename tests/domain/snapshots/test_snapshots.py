@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
-from app.snapshots.copies import ENTRY_FIELDS, entry_of, message_of, pending_calls, renamed_calls
-from app.snapshots.service import parse_import
+from app.snapshots.copies import ENTRY_FIELDS, entry_of, message_of, names_of
+from app.snapshots.restores import parse_import
 from tests.domain.histories import QUICK, RawLog, raw_logs
 from tests.snapshot_files import entry
 
@@ -71,16 +71,11 @@ def test_only_clashing_calls_are_renamed(
     calls: list[str], used: frozenset[str], origin: str
 ) -> None:
     """A used id is replaced by an unused one, always the same; others stay."""
-    fresh = renamed_calls(calls, used, origin)
-    assert fresh.keys() == {*calls} & used
-    assert not {*fresh.values()} & ({*calls} | used)
-    assert len({*fresh.values()}) == len(fresh)
-    assert fresh == renamed_calls(calls, used, origin)
-    crowded = renamed_calls(calls, used | {*fresh.values()}, origin)
-    assert not {*crowded.values()} & {*fresh.values()}
-    waiting = [fresh.get(name, name) for name in calls]
-    assert pending_calls(calls, waiting, origin) == {name: fresh.get(name, name) for name in calls}
-    assert pending_calls([*calls, "unknown"], waiting, origin) is None
+    names = names_of(calls, used, origin)
+    assert {call for call in calls if names[call] != call} == {*calls} & used
+    assert len({*names.values()}) == len(calls)
+    assert not {*names.values()} & used
+    assert names == names_of(calls, used, origin)
 
 
 # --- the input of a summary ------------------------------------------------------------------

@@ -8,11 +8,10 @@ from __future__ import annotations
 import hashlib
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import CHUNK_BYTES, count_lines, decode, decode_lossy, encode, split_character
+from app.blobs.blobs import CHUNK_BYTES, decode, decode_lossy, encode, split_character
 from tests.domain.tool_output.generated import any_bytes, any_text, chunked, cut_up
 
 
@@ -28,18 +27,6 @@ def test_chunks_concatenate_to_the_blob(end: bytes, times: int, data: st.DataObj
         assert (chunk.number, chunk.start) == (number, number * CHUNK_BYTES)
         assert chunk.newlines == blob[: chunk.start].count(b"\n")
         assert chunk.size == CHUNK_BYTES or number == len(chunks) - 1
-
-
-@pytest.mark.parametrize(
-    ("data", "lines"),
-    [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"a\n\n", 2), (b"\r", 1)],
-)
-def test_a_last_line_without_a_newline_counts(data: bytes, lines: int) -> None:
-    """Rule 3, also for single-byte pieces."""
-    for pieces in ([data], [*(bytes([byte]) for byte in data), b""]):
-        assert chunked(pieces)[0].blob("text/plain", None, None).line_count == lines
-    assert count_lines(data) == lines
-    assert data or not chunked([data])[1]
 
 
 @given(any_text())

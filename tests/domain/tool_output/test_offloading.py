@@ -153,36 +153,6 @@ def test_the_threshold_is_in_bytes(shape: str, size: int, is_offloaded: bool) ->
         assert found.output.byte_size == size
 
 
-def test_a_gemini_response_object_is_replaced_by_its_preview() -> None:
-    """A large object is stored as JSON, replaced by a preview, and restored."""
-    piece = result({"rows": ["é" * 30, 1.0, None], "more": {"b": 1, "a": "\ud800"}}, GEMINI)
-    found = offloaded(piece, TIGHT, GEMINI)
-    (held,) = contents(found).values()
-    assert (
-        json_text.loads_exact(held.decode("utf-8", "surrogatepass"))
-        == holder_of(piece, GEMINI)["response"]
-    )
-    shown = holder_of(found.raw_message, GEMINI)["response"]
-    assert (
-        list(shown) == ["output"] and message_of(found.raw_message, GEMINI).text == shown["output"]
-    )
-    assert json_text.dumps(original(found, GEMINI)) == json_text.dumps(piece)
-    body = json_text.dump_stored(found.raw_message).decode()
-    assert is_same_result(body, found.output, piece, GEMINI)
-    assert not is_same_result(body, found.output, found.raw_message, GEMINI)
-    text_of_it = result(held.decode("utf-8", "surrogatepass"), GEMINI)
-    assert not is_same_result(body, found.output, text_of_it, GEMINI)
-
-
-def test_a_result_without_replaceable_texts_is_not_offloaded() -> None:
-    """The output of a Responses tool search stays unchanged at any size."""
-    tools = [{"type": "function", "name": f"tool_{n}", "parameters": {}} for n in range(200)]
-    piece = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": tools}
-    found = offloaded(piece, ToolOutputPolicy(), RESPONSES)
-    assert (found.raw_message, found.blobs, found.output.ref) == (piece, (), None)
-    assert found.output.byte_size > 4096
-
-
 @pytest.mark.parametrize("name", AGENT_TOOL_NAMES)
 def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
     """Results of agent tools are never offloaded."""
@@ -192,18 +162,6 @@ def test_results_of_the_services_tools_are_not_offloaded(name: str) -> None:
     assert not offload_result(named, message_of(named), CHAT, OffloadRules(TIGHT), "").blobs
     assert offloaded(piece, name="shell").blobs
     assert not offloaded(piece, OFF).blobs
-
-
-@pytest.mark.parametrize("bad", ["!" * 5000, "A" * 4001, "é" * 5000, "AAAA====AAAA" * 500])
-def test_invalid_base64_is_only_described(bad: str) -> None:
-    """Invalid base64 has no blob: it stays in the message, with a label in the text."""
-    piece = result([image(bad)])
-    found = offloaded(piece, ToolOutputPolicy())
-    assert (found.raw_message, found.blobs) == (piece, ())
-    beside = offloaded(result([text("x" * 5000), image(bad)]), ToolOutputPolicy())
-    (held,) = contents(beside).values()
-    assert held == b"x" * 5000 + b"\n[image: image/png]"
-    assert original(beside, CHAT) == result([text("x" * 5000), image(bad)])
 
 
 # Two halves of a pair side by side are one character once they have been JSON.

@@ -10,7 +10,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import ToolOutputRef, decode_lossy, encode
+from app.blobs.blobs import ToolOutputRef, encode
 from app.blobs.preview import (
     GREP,
     NOTE_BYTES,
@@ -19,11 +19,10 @@ from app.blobs.preview import (
     PreviewBuilder,
     PreviewKind,
     ToolPreview,
-    placeholder,
     preview_of_texts,
 )
-from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
-from tests.domain.tool_output.generated import any_bytes, any_text, cut_up
+from app.policy.policy import ToolOutputPolicy, ToolView
+from tests.domain.tool_output.generated import any_text, cut_up
 
 DEFAULT = ToolOutputPolicy()
 BLOB = "blob_0123456789abcdef01234567"
@@ -108,7 +107,10 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
 def test_a_stream_has_the_preview_of_its_text(
     text: str, policy: ToolOutputPolicy, data: st.DataObject
 ) -> None:
-    """Rule 5, whatever the pieces, and the first full preview is the last."""
+    """Rule 5, whatever the pieces, and the first full preview is the last.
+
+    [tool-output.deterministic]
+    """
     builder, whole = PreviewBuilder(policy), view_of(text, policy)
     for piece in cut_up(data, encode(text)):
         was_full = builder.is_full
@@ -117,30 +119,6 @@ def test_a_stream_has_the_preview_of_its_text(
         if builder.is_full:
             break
     assert builder.finish(ref_of(text), "shell_exec") == whole
-
-
-@given(any_bytes(), small_limits(), st.data())
-def test_any_bytes_have_a_preview(
-    blob: bytes, policy: ToolOutputPolicy, data: st.DataObject
-) -> None:
-    """Invalid bytes are shown as U+FFFD, wherever the pieces were cut.
-
-    [tool-output.deterministic]
-    """
-    ref = ToolOutputRef(BLOB, len(blob), blob.count(b"\n"))
-    in_one, in_pieces = PreviewBuilder(policy), PreviewBuilder(policy)
-    in_one.feed(blob)
-    for piece in cut_up(data, blob):
-        in_pieces.feed(piece)
-    view = in_one.finish(ref)
-    assert in_pieces.finish(ref) == view
-    if policy.view is ToolView.TRUNCATE:
-        cut = lines_cut(decode_lossy(blob), policy.max_line_length)
-        shown = bytes_cut(cut, policy.max_message_bytes)
-        if shown != decode_lossy(blob):
-            shown = bytes_cut(cut, room_beside_note(policy.max_message_bytes))
-        assert shown_text(view) in (shown, shown + "\n")
-        assert (view.kind is PreviewKind.WHOLE) == (shown == decode_lossy(blob))
 
 
 @given(st.lists(PADDED, max_size=4), st.integers(1, 6), MAX_BYTES)
@@ -201,22 +179,3 @@ def test_a_reference_has_the_documented_text() -> None:
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'
         "First 200 chars: é\r\n" + "x" * 197 + f']\nref_id="{BLOB}"'
     )
-
-
-@given(any_text(), small_limits())
-def test_a_note_ends_the_text_and_has_a_plain_form(text: str, policy: ToolOutputPolicy) -> None:
-    """Rule 3; the note names just the tools it mentions, its plain form none. [agent-tools.auto]"""
-    view = view_of(text, policy)
-    assert view.texts[0].endswith(view.note)
-    for name in AGENT_TOOL_NAMES:
-        assert (name in re.findall(r"\w+", view.note)) == (name in view.mentions)
-        assert name not in view.plain_note
-    assert bool(view.note) == bool(view.plain_note) == (view.kind is not PreviewKind.WHOLE)
-
-
-def test_a_placeholder_has_the_documented_text() -> None:
-    """With and without the name of the tool that reads it [tool-output.placeholder]."""
-    assert placeholder("blob_x", 48_231, named=True) == (
-        "[tool output trimmed; ref=blob_x; 48,231 bytes; read with tool_output_cache]"
-    )
-    assert placeholder("blob_x", 5, named=False) == "[tool output trimmed; ref=blob_x; 5 bytes]"

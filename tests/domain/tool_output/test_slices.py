@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import Chunk, decode_lossy, encode, prefix_size
+from app.blobs.blobs import decode_lossy, encode, prefix_size
 from app.tool_output.slices import LineReader, OutputBytes, OutputLines, byte_slice, bytes_to_fetch
-from tests.domain.tool_output.generated import any_bytes, chunked, cut_up
+from tests.domain.tool_output.generated import any_bytes, cut_up
 
 ENDLESS = 10**9
 
@@ -33,7 +32,7 @@ def lines_of(
         limit,
         max_line_length=max_line_length,
         max_bytes=max_bytes,
-        total_lines=line_count(blob),
+        line_count=line_count(blob),
     )
     for piece in [blob] if pieces is None else pieces:
         reader.feed(piece)
@@ -73,7 +72,7 @@ def test_lines_are_those_of_the_blob(
     following = offset + len(wanted)
     total = line_count(blob)
     next_offset = following if following < total else None
-    assert lines == OutputLines("\n".join(wanted), offset + 1, len(wanted), total, next_offset)
+    assert lines == OutputLines("\n".join(wanted), offset, total, next_offset)
 
 
 @given(any_bytes(60), st.integers(1, 6), st.integers(1, 80))
@@ -83,38 +82,12 @@ def test_following_the_slices_shows_every_line_once(blob: bytes, limit: int, mos
     offset: int | None = 0 if blob else None
     while offset is not None:
         lines = lines_of(blob, offset, limit, max_line_length=7, max_bytes=most)
-        assert 1 <= lines.line_count <= limit
-        assert len(encode(lines.text)) <= most or lines.line_count == 1
+        count = lines.text.count("\n") + 1
+        assert 1 <= count <= limit
+        assert len(encode(lines.text)) <= most or count == 1
         shown.append(lines.text)
         offset = lines.next_offset
     assert "\n".join(shown) == "\n".join(plain_lines(blob, 7))
-
-
-def chunk_of(chunks: list[Chunk], line: int) -> Chunk:
-    """Return the chunk that a line begins in, or after."""
-    return next(chunk for chunk in reversed(chunks) if chunk.newlines < line or not chunk.number)
-
-
-@pytest.mark.parametrize("unit", [b"a line\n", b"\n", b"x" * 65_535 + b"\n", b"y" * 65_536 + b"\n"])
-def test_a_slice_begins_in_the_chunk_of_its_line(unit: bytes) -> None:
-    """Rule 5; from that chunk on the lines are those read from the beginning."""
-    blob = unit * (300_000 // len(unit)) + b"end"
-    chunks = chunked([blob])[1]
-    total = line_count(blob)
-    for offset in {0, 1, 2, 3, total // 2, total - 2, total - 1, total}:
-        first = chunk_of(chunks, offset)
-        reader = LineReader(
-            offset,
-            2,
-            max_line_length=10,
-            max_bytes=ENDLESS,
-            total_lines=total,
-            start=first.start,
-            newlines=first.newlines,
-        )
-        for chunk in chunks[first.number :]:
-            reader.feed(chunk.data or b"")
-        assert reader.finish() == lines_of(blob, offset, 2, max_line_length=10)
 
 
 # --- bytes ----------------------------------------------------------------------------------
@@ -127,8 +100,9 @@ def test_byte_slices_concatenate_to_the_blob(blob: bytes, limit: int) -> None:
     while offset is not None:
         part = bytes_of(blob, offset, limit)
         assert part.offset == offset
-        assert 1 <= part.byte_count <= max(limit, len(encode(part.text[:1])))
-        assert part.total_bytes == len(blob)
+        size = (len(blob) if part.next_offset is None else part.next_offset) - offset
+        assert 1 <= size <= max(limit, len(encode(part.text[:1])))
+        assert part.byte_size == len(blob)
         texts.append(part.text)
         offset = part.next_offset
     assert "".join(texts) == decode_lossy(blob)

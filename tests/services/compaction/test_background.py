@@ -67,24 +67,6 @@ async def end_pause(url: str, cid: str) -> None:
 # --- becoming due ---------------------------------------------------------------------------
 
 
-async def test_an_append_over_the_threshold_makes_it_due_once(harness: Harness) -> None:
-    """The batch makes it due, one event `due` says so, and one worker can claim it."""
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 730)
-    assert not await is_due(harness, cid)
-    assert await kinds(harness, cid) == []
-    await fill(harness, cid, 751)
-    assert await is_due(harness, cid)
-    for _ in range(3):
-        await harness.append(cid, user("why " * 4))
-    assert await kinds(harness, cid) == ["due"]
-    assert harness.gateway.calls == []
-    claim = await harness.leases.claim()
-    assert claim is not None
-    assert (claim.tenant_id, claim.conversation_id, claim.job_id) == (TENANT, cid, None)
-    assert await another(harness).leases.claim() is None
-
-
 # --- doing it -------------------------------------------------------------------------------
 
 
@@ -161,18 +143,6 @@ async def test_below_min_gain_the_log_has_to_grow(
 
 
 # --- once -----------------------------------------------------------------------------------
-
-
-async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
-    """Of two workers woken at the same time one makes the summary."""
-    other = another(harness)
-    cid = await harness.conversation(policy(1100, 100))
-    await fill(harness, cid, 755)
-    await asyncio.gather(*(one.work(cid) for one in (harness, other, harness, other)))
-    assert len(harness.gateway.calls) + len(other.gateway.calls) == 1
-    assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
-    await harness.work(cid)
-    assert not await is_due(harness, cid)
 
 
 async def test_a_view_that_changed_meanwhile_is_checked_again(harness: Harness) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -84,17 +83,6 @@ async def test_ranges_of_successive_compactions_contain_one_another(harness: Har
 
 
 # --- at once --------------------------------------------------------------------------------
-
-
-async def test_the_second_of_two_forced_compactions_waits(harness: Harness) -> None:
-    """The second waits for the first and has nothing to do then."""
-    cid = await harness.conversation(policy(20_000))
-    await harness.talk(cid, 10)
-    made = await asyncio.gather(
-        *(harness.compaction.compact(TENANT, cid, CompactionRequest()) for _ in range(2))
-    )
-    assert sorted(one.compacted for one in made) == [False, True]
-    assert len(harness.gateway.calls) == 1
 
 
 # --- any log --------------------------------------------------------------------------------

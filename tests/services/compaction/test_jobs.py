@@ -27,11 +27,11 @@ class Watched(Database):
     is_away = False
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
         """Each statement commits by itself."""
         if self.is_away:
             raise ServiceUnavailable("The database does not answer")
-        async with super().session() as session:
+        async with super().session(seconds) as session:
             yield session
 
 
@@ -46,9 +46,7 @@ async def conversation_id(database: Database) -> str:
     """The id of a new conversation."""
     made = new_id()
     async with database.session() as session:
-        assert await session.conversations.add(
-            TENANT, made, None, "bytes_4", StoredSettings(), "{}"
-        )
+        assert await session.conversations.add(TENANT, made, None, "bytes_4", StoredSettings())
     return made
 
 

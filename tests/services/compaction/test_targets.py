@@ -14,20 +14,10 @@ from hypothesis import strategies as st
 from app.conversations.compaction_receipt import CompactResult
 from app.repositories import Database
 from tests.domain.histories import RawLog, raw_logs
-from tests.services.fakes import (
-    SUMMARISER,
-    Harness,
-    ScriptedGateway,
-    WatchedDatabase,
-    asks,
-    result,
-    says,
-    user,
-)
-from tests.services.payload.builders import TOOLS, fill, policy
+from tests.services.fakes import SUMMARISER, Harness, ScriptedGateway, WatchedDatabase, says, user
+from tests.services.payload.builders import TOOLS, policy
 
 COMPACTING = ("sandwich", "retain_summary", "tree_summary", "chain")
-MIN_SHARE = 0.6
 """Of the target: the part that stays where no message is large."""
 
 
@@ -40,8 +30,8 @@ async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> Comp
     for name in (
         "before_tokens",
         "after_tokens",
-        "before_msg_count",
-        "after_msg_count",
+        "before_messages",
+        "after_messages",
         "summary_range",
         "summary_tokens",
         "strategies_run",
@@ -55,38 +45,6 @@ async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> Comp
 
 
 # --- a table --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("strategy", COMPACTING)
-@pytest.mark.parametrize("kind", ["talk", "one long turn", "tools"])
-async def test_a_forced_compaction_goes_down_to_the_target(
-    harness: Harness, strategy: str, kind: str
-) -> None:
-    """Without `target_tokens` the policy's target is reached, and as much stays as fits."""
-    cid = await harness.conversation(policy(9100, 100, strategy=strategy), tools=TOOLS)
-    match kind:
-        case "talk":
-            await fill(harness, cid, 5000)
-        case "one long turn":
-            await harness.append(cid, user("go"), *(says(f"{n} " * 40) for n in range(60)))
-        case _:
-            await harness.append(cid, user("go"))
-            for number in range(40):
-                call = f"c{number}"
-                await harness.append(cid, asks(call), result(call, f"r{number} " * 50))
-    before = (await harness.build(cid))["tokens_used"]
-    assert 4600 < before < 6300
-    made = await compacted_as_shown(harness, cid)
-    if strategy == "retain_summary" and kind != "talk":
-        assert made.reason == "no messages between the preserved ends"
-        return
-    assert made.compacted
-    assert MIN_SHARE * 4050 <= made.after_tokens <= 4050
-    # Which agent tools a payload offers is known once it is built; a receipt counts them all.
-    built = (await harness.build(cid))["tokens_used"]
-    assert built <= made.after_tokens if kind == "tools" else built == made.after_tokens
-    again = await harness.compact(cid)
-    assert (again.compacted, again.reason) == (False, "already within the target")
 
 
 # --- what a model would write ---------------------------------------------------------------

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
-from app.compaction.reduction import tool_output_tokens
 from app.formats.message import FormatName
 from tests.domain.histories import raw_logs
 from tests.services.fakes import (
@@ -88,30 +86,6 @@ async def triggers(harness: Harness, cid: str) -> list[str]:
 # --- the rule -------------------------------------------------------------------------------
 
 
-async def test_the_oldest_outputs_are_cleared_over_the_limit(harness: Harness) -> None:
-    """Over the sum limit the oldest become placeholders, in the payload of any format.
-
-    It is the rule and no loss, so that `degraded` does not name it, and no compaction, so that
-    `compaction` is null; the log never changes.
-
-    [tool-output.placeholder]
-    """
-    cid = await reader(harness, limited(agent_tools="auto"), *range(4), sections=SECTIONS)
-    log = await harness.bodies(cid)
-    before = await both(harness, cid)
-    assert [shown(build) for build in before] == [[0, 1, 2, 3]] * 2
-    await use(harness, cid, 4, 5)
-    for build, earlier in zip(await both(harness, cid), before, strict=True):
-        assert shown(build) == [3, 4, 5]
-        assert cleared(build) == 3
-        assert build["cache_break_reason"] == "tool_results_cleared"
-        assert build["epoch"] == earlier["epoch"] + 1
-        assert build["degraded"] == []
-        assert build["compaction"] is None
-    assert (await harness.bodies(cid))[: len(log)] == log
-    assert harness.gateway.calls == []
-
-
 async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     """It lists the cleared results and the step, without a model; the budget follows.
 
@@ -130,40 +104,9 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert (state.hidden_messages, state.hidden_span) == (0, None)
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
-    assert build["tokens_used"] == reading.budget.used_tokens <= receipt.after_tokens
+    assert build["tokens_used"] == reading.budget.tokens_used <= receipt.after_tokens
     (event,) = await harness.events_of(cid)
     assert event[1]["compaction_id"] == receipt.compaction_id
-
-
-@pytest.mark.parametrize(("least", "max_breaks"), [("auto", 8), (0, 24), (1_000, 5)])
-async def test_results_are_cleared_in_batches(
-    harness: Harness, least: Any, max_breaks: int
-) -> None:
-    """Results of one size are cleared several at a time, so that the prefix stays."""
-    cid = await harness.conversation(limited(2_000, least), SECTIONS, TOOLS)
-    await harness.append(cid, user("read it all"))
-    before = None
-    breaks = 0
-    for number in range(30):
-        await use(harness, cid, number)
-        build = await harness.build(cid)
-        check(build, exact=True)
-        entries = await _entries(harness, cid)
-        view = (await harness.receipt(cid)).view if breaks or cleared(build) else None
-        if view is not None:
-            assert sum(tool_output_tokens(item, view) for item in entries) <= 2_000
-        assert shown(build)[-1] == number
-        if before is not None and build["epoch"] == before["epoch"]:
-            assert is_extension(build, before)
-        breaks += build["cache_break_reason"] is not None
-        before = build
-    assert 0 < breaks <= max_breaks
-    assert len(await triggers(harness, cid)) == breaks
-
-
-async def _entries(harness: Harness, cid: str) -> Any:
-    async with harness.database.session() as session:
-        return await session.log.entries(cid, 1, 10_000)
 
 
 # --- what never gives way -------------------------------------------------------------------
@@ -183,7 +126,7 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
     receipt = await harness.receipt(cid)
-    assert reading.budget.used_tokens <= receipt.after_tokens
+    assert reading.budget.tokens_used <= receipt.after_tokens
 
 
 # --- undo -----------------------------------------------------------------------------------
@@ -194,7 +137,7 @@ async def test_an_undone_clearing_is_repeated_under_pressure(harness: Harness) -
     cid = await reader(harness, limited(1_500, 0, 2_600), *range(6), sections=SECTIONS)
     reading = await harness.context.budget(TENANT, cid)
     assert reading is not None
-    await harness.append(cid, says("well " * (2_320 - reading.budget.used_tokens)))
+    await harness.append(cid, says("well " * (2_320 - reading.budget.tokens_used)))
     await harness.build(cid)
     await harness.undo(cid)
     whole = await harness.build(cid)
@@ -207,24 +150,6 @@ async def test_an_undone_clearing_is_repeated_under_pressure(harness: Harness) -
 
 
 # --- at once, and never by halves -----------------------------------------------------------
-
-
-async def test_concurrent_builds_clear_once(harness: Harness) -> None:
-    """Of several processes that build in any format one clears."""
-    cid = await reader(harness, limited(), *range(6))
-    processes = [harness.context, *(harness.cold() for _ in range(3))]
-    builds = await asyncio.gather(
-        *(
-            harness.build(cid, ask, process)
-            for process in processes
-            for ask in (ASKS[CHAT], ASKS[ANTHROPIC])
-        )
-    )
-    for build in builds:
-        check(build, exact=build["format"] == CHAT)
-        assert shown(build) in ([3, 4, 5], list(range(6)))
-    assert await triggers(harness, cid) == ["tool_output"]
-    assert [shown(build) for build in await both(harness, cid)] == [[3, 4, 5]] * 2
 
 
 # --- any log --------------------------------------------------------------------------------

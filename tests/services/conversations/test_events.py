@@ -189,7 +189,7 @@ async def test_streams_hold_no_connection(narrow: Store) -> None:
 
     [events.idle-cost]
     """
-    harness = Harness(WatchedDatabase(Database(narrow)))
+    harness = Harness(WatchedDatabase(Database(narrow, "gpt-4o")))
     cid = await harness.conversation()
     await add_event(harness, cid)
     await harness.append(cid, user("a"))

@@ -15,18 +15,12 @@ from hypothesis import strategies as st
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
 from tests.domain.histories import raw_logs
-from tests.services.fakes import TENANT, Harness, says, user
+from tests.services.fakes import Harness, says, user
 
 
-async def bodies(harness: Harness, cid: str, **page: Any) -> list[Any]:
+async def bodies(harness: Harness, cid: str) -> list[Any]:
     """Return messages of the log as they were appended."""
-    wanted: dict[str, Any] = {
-        "after_seq": 0,
-        "before_seq": 10**9,
-        "order": "asc",
-        "limit": 1000,
-    } | page
-    _, found = await harness.transcripts.page(TENANT, cid, **wanted)
+    found = await harness.messages(cid)
     return [item.raw_message for item in await harness.outputs.originals(cid, found, Content.FULL)]
 
 
@@ -124,26 +118,3 @@ async def test_no_text_of_sections_is_lost_or_repeated(
     assert heads == seqs
     found = json.loads((await harness.stored(cid)).settings.sections)
     assert {item["name"]: item["content"] for item in found} == sections
-
-
-async def test_an_append_returns_the_pressure_of_the_next_build(harness: Harness) -> None:
-    """Its pressure and budget equal those of the next build [budget.levels]."""
-    budget = {"context_window": 1100, "max_output_tokens": 100}
-    cid = await harness.conversation({"budget": budget}, [{"name": "a", "content": "Be kind."}])
-    while True:
-        answer = await harness.append(cid, user("why " * 6), says("so " * 6))
-        build = await harness.build(cid)
-        assert answer.budget is not None
-        if build["compaction"] is not None:
-            break
-        assert answer.budget == build["budget"]
-        assert answer.pressure == build["pressure"]
-        assert answer.notice == build["notice"]
-        assert (answer.next_threshold, answer.tokens_to_next) == (
-            build["next_threshold"],
-            build["tokens_to_next"],
-        )
-    assert answer.pressure in ("compact", "blocked")
-    after = await harness.append(cid, user("why"))
-    assert after.budget is not None
-    assert after.budget.used_tokens == (await harness.build(cid))["tokens_used"]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from app.conversations.search import index
 from app.conversations.search import service as search
 from app.conversations.search.service import MAX_RECALLED, NOTHING_RECALLED, SearchService
 from app.conversations.search.words import MAX_RANKED
-from tests.services.fakes import TENANT, Harness, new_id, result, says, user
+from tests.services.fakes import TENANT, Harness, result, says, user
 
 PLANTED = "The staging database listens on port 5433, says Ódhrán."
 POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
@@ -26,7 +25,7 @@ POLICY = {"budget": {"context_window": 4000, "max_output_tokens": 500}}
 @pytest.fixture
 def service(harness: Harness) -> SearchService:
     """The search of the same process."""
-    return SearchService(harness.database, harness.resolver)
+    return SearchService(harness.database)
 
 
 @pytest_asyncio.fixture
@@ -43,7 +42,7 @@ async def page(service: SearchService, cid: str, query: str, **how: Any) -> list
     """Return the first page of a query's matches, oldest first by default."""
     where: dict[str, Any] = {"after_seq": 0, "before_seq": 2**60, "order": "asc", "limit": 50}
     where |= how
-    _, found = await service.page(TENANT, cid, query, **where)
+    _, found, _ = await service.page(TENANT, cid, query, **where)
     return found
 
 
@@ -52,21 +51,11 @@ async def seqs(service: SearchService, cid: str, query: str, **how: Any) -> list
     return [message.seq for message in await page(service, cid, query, **how)]
 
 
-async def recalled(service: SearchService, cid: str, question: str) -> Sequence[int]:
-    """Return the seqs of the messages of a conversation that answer a question."""
-    return (await service.recall(TENANT, cid, question)).seqs
-
-
-async def sql(harness: Harness, statement: str, cid: str) -> Any:
-    """Return the value of a statement about a conversation."""
-    async with harness.database.store.session() as session:
-        return await session._connection.fetchval(statement, cid)
-
-
 async def indexed(harness: Harness, cid: str) -> int:
     """Return how many messages of a conversation are indexed."""
     counted = "SELECT sum(cardinality(sizes)) FROM message_words WHERE conversation_id = $1::uuid"
-    return await sql(harness, counted, cid) or 0
+    async with harness.database.store.session() as session:
+        return await session._connection.fetchval(counted, cid) or 0
 
 
 # --- what is found ----------------------------------------------------------------------------
@@ -91,33 +80,9 @@ async def test_other_conversations_are_not_found(harness: Harness, service: Sear
     await harness.append(other, user("the zebra is not"), user("nor is the lion"))
     assert await seqs(service, other, "zebra") == [1]
     assert await seqs(service, mine, "lion") == []
-    assert not await recalled(service, mine, "lion")
-    for tenant, cid in (("another", mine), (TENANT, new_id())):
-        with pytest.raises(NotFound):
-            await service.page(
-                tenant, cid, "zebra", after_seq=0, before_seq=9, order="asc", limit=1
-            )
-        with pytest.raises(NotFound):
-            await service.recall(tenant, cid, "zebra")
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "zebra') | ('lion",
-        "%zebra% :*A",
-        "zebra); DROP TABLE message_words; --",
-        "\x00 zebra \ud800 '",
-    ],
-)
-async def test_a_query_has_no_tsquery_syntax(
-    harness: Harness, service: SearchService, query: str
-) -> None:
-    """Characters with a meaning for PostgreSQL have none in a query [search.words]."""
-    cid = await harness.conversation()
-    await harness.append(cid, user("lion"), user("zebra A x drop table message_words"))
-    assert set(await seqs(service, cid, query)) <= {2}
-    await recalled(service, cid, query)
+    assert await service.recall(TENANT, mine, "lion") == ([], NOTHING_RECALLED)
+    with pytest.raises(NotFound):
+        await service.recall("another", mine, "zebra")
 
 
 async def test_any_message_is_indexed(harness: Harness, service: SearchService) -> None:
@@ -129,23 +94,28 @@ async def test_any_message_is_indexed(harness: Harness, service: SearchService) 
     many = " ".join(f"w{number:05}{'я' * 60}" for number in range(17_000))
     texts = ["\x00 \ud800 ok", " " * 100_000, "", "!?", "字" * 5000, many, many, "the end"]
     await harness.append(cid, *(user(text) for text in texts))
-    for query, found in (("ok", [1]), ("end", [8]), ("w16000", [6, 7])):
-        assert await seqs(service, cid, query) == found
+    for _ in ("read from the log", "indexed"):
+        for query, found in (("ok", [1]), ("end", [8]), ("w16000", [6, 7])):
+            assert await seqs(service, cid, query) == found
+        await index.index_all(harness.database, 0)
     assert await indexed(harness, cid) == 8
 
 
 # --- pages ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("already", [1, 13, 29])
 async def test_pages_in_both_orders(
-    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, service: SearchService, monkeypatch: pytest.MonkeyPatch, already: int
 ) -> None:
-    """Pages of any size have each match once and in order [transcript.pages]."""
-    monkeypatch.setattr(search, "_BLOCKS_READ", 2)
+    """Pages of any size have each match once and in order, indexed or not [transcript.pages]."""
+    monkeypatch.setattr(search, "_MAX_PAGE_BLOCKS", 3)
     monkeypatch.setattr(index, "BLOCK", 5)
     cid = await harness.conversation()
-    kinds = ("odd", "even")
-    await harness.append(cid, *(user(f"{kinds[seq % 2 == 0]} number") for seq in range(1, 31)))
+    messages = [user(f"{('even', 'odd')[seq % 2]} number") for seq in range(1, 31)]
+    await harness.append(cid, *messages[:already])
+    await index.index_all(harness.database, 0)
+    await harness.append(cid, *messages[already:])
     expected = [*range(2, 31, 2)]
     for limit in (1, 4, 15, 40):
         for order in ("asc", "desc"):
@@ -162,28 +132,32 @@ async def test_pages_in_both_orders(
 # --- indexing ---------------------------------------------------------------------------------
 
 
-async def test_appends_do_not_index(
-    harness: Harness, service: SearchService, with_sentence: str
+async def test_the_worker_indexes(
+    harness: Harness, service: SearchService, with_sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker indexes what is old enough, a search the rest. [search.no-append-cost]"""
-    await index.index_all(harness.database)
-    assert await indexed(harness, with_sentence) == 0
-    await index.index_all(harness.database, 0)
+    """It indexes what is old enough. A search reads some later messages, and tells how far.
+
+    [search.no-append-cost]
+    """
+    monkeypatch.setattr(index, "BLOCK", 4)
+    monkeypatch.setattr(index, "LATER_BLOCKS", 2)
+    for seconds, through, found in ((index.INDEX_AFTER_SECONDS, 8, []), (0, None, [9])):
+        await index.index_all(harness.database, seconds)
+        assert await indexed(harness, with_sentence) == len(found) * 50
+        range_: dict[str, Any] = {"after_seq": 0, "before_seq": 99, "order": "asc", "limit": 9}
+        _, page, reached = await service.page(TENANT, with_sentence, "staging", **range_)
+        assert ([message.seq for message in page], reached) == (found, through)
+        note = "[Messages after #8 are found in a minute.]"
+        _, text = await service.recall(TENANT, with_sentence, "hello staging")
+        assert text.endswith(note) is (through == 8)
+    await harness.append(with_sentence, user("staging again"))
+    assert await seqs(service, with_sentence, "staging") == [9, 51]
     assert await indexed(harness, with_sentence) == 50
-    since = "SELECT unindexed_at FROM heads WHERE conversation_id = $1::uuid"
-    assert await sql(harness, since, with_sentence) is None
-    await harness.append(with_sentence, user("more"))
-    assert await sql(harness, since, with_sentence) is not None
-    await recalled(service, with_sentence, "staging")
-    assert await indexed(harness, with_sentence) == 51
-    assert await sql(harness, since, with_sentence) is None
 
 
-async def test_a_deletion_leaves_no_words(
-    harness: Harness, service: SearchService, with_sentence: str
-) -> None:
+async def test_a_deletion_leaves_no_words(harness: Harness, with_sentence: str) -> None:
     """Words are deleted with their conversation, and none are added later [search.words]."""
-    await seqs(service, with_sentence, "staging")
+    await index.index(harness.database, with_sentence)
     await harness.conversations.remove(TENANT, with_sentence)
     await index.index(harness.database, with_sentence)
     assert await indexed(harness, with_sentence) == 0
@@ -203,25 +177,23 @@ async def test_recall_shows_the_best_first_in_pages(
     filler = [user(f"the message {number} has a weather to see") for number in range(150)]
     asked, told = "who sleeps with a zebra?", "the lion does, in a weather like that"
     await harness.append(cid, *filler, user(asked), says(told))
-    found = await service.recall(TENANT, cid, "Is the zebra going to see a lion?")
-    assert [*found.seqs][:2] == [152, 151]
-    assert found.text.splitlines()[:2] == [
+    found, text = await service.recall(TENANT, cid, "Is the zebra going to see a lion?")
+    assert found[:2] == [152, 151]
+    assert text.splitlines()[:2] == [
         f"#152 assistant 2026-01-05 09:30: {told}",
         f"#151 user 2026-01-05 09:30: {asked}",
     ]
-    assert "  before, user: the message " in found.text
+    assert "  before, user: the message " in text
     ranked: list[int] = []
     for offset in range(0, 40, MAX_RECALLED):
-        page = await service.recall(TENANT, cid, "the weather", offset)
-        ranked += page.seqs
+        page, text = await service.recall(TENANT, cid, "the weather", offset)
+        ranked += page
         end = offset + MAX_RECALLED
         note = f"[Messages {offset + 1}-{end} of 40, the best first. Go on with offset={end}.]"
-        assert page.text.endswith(note) is (end < 40)
+        assert text.endswith(note) is (end < 40)
     assert len(ranked) == len(set(ranked)) == MAX_RANKED
-    past = await service.recall(TENANT, cid, "the weather", 40)
-    assert past.text == "[40 messages are ranked; offset=40 is past the last.]"
-    for unknown in ("the elephant", "?!"):
-        assert (await service.recall(TENANT, cid, unknown)).text == NOTHING_RECALLED
+    for unknown, offset in (("the elephant", 0), ("?!", 0), ("the weather", 40)):
+        assert await service.recall(TENANT, cid, unknown, offset) == ([], NOTHING_RECALLED)
 
 
 async def test_recall_does_not_find_itself(harness: Harness, service: SearchService) -> None:
@@ -233,5 +205,5 @@ async def test_recall_does_not_find_itself(harness: Harness, service: SearchServ
     answer = result("r", "#1 user: the staging port is 5433")
     await harness.append(cid, user("the staging port is 5433"), call, answer)
     for question in ("which port has staging", "staging port"):
-        found = await service.recall(TENANT, cid, question)
-        assert found.seqs[0] == 1 and found.text.count("5433") == 1
+        found, text = await service.recall(TENANT, cid, question)
+        assert found[0] == 1 and text.count("5433") == 1

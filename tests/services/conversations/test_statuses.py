@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.prompt.resolved_settings import RequestSettings
-from app.repositories import Database
-from tests.services.fakes import Harness, WatchedDatabase, asks, user
+from tests.services.fakes import Harness, asks, user
 
 PLAIN = {"agent_tools": "none", "status_preamble": "auto", "budget": {"notice_at": 1.0}}
 pytestmark = pytest.mark.services(service_policy=PLAIN)
@@ -36,24 +34,6 @@ async def test_context_includes_thread_status(harness: Harness) -> None:
     assert "secret" not in build.contents
     assert build["tail"] and build.count() == build["tokens_used"]
     assert build["stable_items"] == 2
-
-
-async def test_nothing_of_others_unless_asked_for(database: Database) -> None:
-    """With the default policy a payload has nothing of other conversations."""
-    cid, other = await two(Harness(WatchedDatabase(database), service_policy={}))
-    build = await Harness(WatchedDatabase(database), service_policy={}).build(cid)
-    assert other not in build.contents
-
-
-async def test_a_status_of_the_request_replaces_it(harness: Harness) -> None:
-    """A status of the request, also an empty one, or a stored section of the kind replaces it."""
-    cid, _ = await two(harness)
-    given = await harness.build(cid, RequestSettings(status="tests are running"))
-    assert given.messages[-1]["content"] == "[Status]\ntests are running"
-    assert len((await harness.build(cid, RequestSettings(status=""))).messages) == 1
-    section = {"name": "now", "kind": "status", "content": "all is quiet"}
-    await harness.patch(cid, sections=[section])
-    assert (await harness.build(cid)).messages[-1]["content"] == "[Status]\nall is quiet"
 
 
 async def test_a_status_does_not_break_the_prefix(harness: Harness) -> None:

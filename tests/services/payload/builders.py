@@ -44,7 +44,7 @@ def capacity_of(build: Build, exact: bool) -> int:
 def check(build: Build, exact: bool) -> None:
     """Assert what holds for every build: it fits, its numbers are true, a provider takes it."""
     budget = build["budget"]
-    assert build["tokens_used"] == build.count() == budget.used_tokens
+    assert build["tokens_used"] == build.count() == budget.tokens_used
     assert build["tokens_used"] <= capacity_of(build, exact)
     parts = (
         budget.system_prompt,
@@ -53,7 +53,7 @@ def check(build: Build, exact: bool) -> None:
         budget.summary,
         budget.conversation,
     )
-    assert sum(parts) == budget.used_tokens
+    assert sum(parts) == budget.tokens_used
     assert refusals(build["format"], build.payload) == []
 
 
@@ -103,8 +103,8 @@ async def built(
     known: Known | None = None,
     service: ContextService | None = None,
 ) -> dict[str, Any]:
-    """Build, and return the answer as a client reads it."""
+    """Build, and return the answer as a client reads it, its diagnostics beside the rest."""
     service = service or harness.context
     answer = await service.build(TENANT, conversation_id, ask or RequestSettings(), known)
     read: dict[str, Any] = orjson.loads(orjson.dumps(answer))
-    return read
+    return {**read, **read["diagnostics"]}

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from app.context.schemas import UsageRequest
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from tests.judge import Facts, refusals
@@ -196,45 +195,6 @@ async def test_an_item_without_a_history_is_told_of(harness: Harness) -> None:
         await harness.undo(cid)
         undone = await built(harness, cid, RESPONSES, MODEL)
         assert "[Earlier messages are not shown.]" in json.dumps(history_of(undone)[0])
-
-
-async def test_ids_bound_to_an_item_go_with_it(harness: Harness) -> None:
-    """[openai-responses.compaction-items] Without the item nothing refers to what it was."""
-    cid = await harness.conversation(ROOM)
-    answer = {**says("Yes."), "id": "msg_1", "status": "completed"}
-    await harness.append(cid, user("Is it?"), format=RESPONSES)
-    await built(harness, cid, RESPONSES, GPT)
-    await harness.append(cid, ITEM, answer, format=RESPONSES)
-    assert history_of(await built(harness, cid, RESPONSES, GPT)) == [ITEM, answer]
-    for model in (GROK, GPT):
-        shown = history_of(await built(harness, cid, RESPONSES, model))
-        assert (shown[0] == ITEM, "id" in shown[-1]) == (model == GPT,) * 2
-    await harness.undo(cid)
-    assert "id" not in history_of(await built(harness, cid, RESPONSES, GPT))[-1]
-
-
-async def test_reported_usage_counts_instead_of_the_estimate(harness: Harness) -> None:
-    """[usage.judged-by-larger] What an encrypted item costs is known to its provider only.
-
-    A report without tokens, as of a call that only compacted, changes nothing.
-    """
-    usage = harness.usage
-    cid = await harness.conversation(ROOM)
-    large = {**ITEM, "encrypted_content": "x" * 400_000}
-    await harness.append(cid, user("Is it?"), format=RESPONSES)
-    await built(harness, cid, RESPONSES, GPT)
-    await harness.append(cid, large, says("Yes."), user("And?"), format=RESPONSES)
-    build = await built(harness, cid, RESPONSES, GPT)
-    assert build["tokens_used"] > 70_000
-    for sent, expected in ((0, build["tokens_used"]), (3000, 3010)):
-        report = UsageRequest(
-            usage={"input_tokens": sent, "output_tokens": 10, "total_tokens": sent + 10},
-            build_id=build["build_id"],
-        )
-        answer = await usage.report("default", cid, report)
-        assert answer.judged_tokens is not None
-        assert abs(answer.judged_tokens - expected) < 10
-        assert not answer.is_calibrated
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -49,15 +49,15 @@ async def text_of(found: Any, name: str, **arguments: Any) -> str:
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        (OutputLines("1\ta\n2\tb", 1, 2, 2, None), "1\ta\n2\tb\n[End of output.]"),
+        (OutputLines("1\ta\n2\tb", 0, 2, None), "1\ta\n2\tb\n[End of output.]"),
         (
-            OutputLines("1\ta\n2\tb\n", 1, 2000, 15_000, 2000),
+            OutputLines("1\ta\n2\tb\n", 0, 15_000, 2000),
             "1\ta\n2\tb\n[Lines 1-2000 of 15,000. Go on with offset=2000.]",
         ),
-        (OutputLines("", 1, 0, 0, None), "[The output is empty.]"),
+        (OutputLines("", 0, 0, None), "[The output is empty.]"),
         (
-            OutputLines("", 8, 0, 1200, None),
-            "[The output has 1,200 lines; offset=7 is past its end.]",
+            OutputLines("", 1200, 1200, None),
+            "[The output has 1,200 lines; offset=1200 is past its end.]",
         ),
     ],
 )

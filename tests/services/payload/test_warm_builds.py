@@ -71,7 +71,7 @@ async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
             APPENDS,
             st.none() | st.none() | CHANGES,
             st.sampled_from([None, None, "Busy.", "Free."]),
-            st.sampled_from([{}, {}, {}, {"max_context_tokens": 900}, {"max_output_tokens": 77}]),
+            st.sampled_from([{}, {}, {}, {"context_window": 900}, {"max_output_tokens": 77}]),
         ),
         min_size=3,
         max_size=14,
@@ -136,4 +136,5 @@ def _lasting(answer: dict[str, Any]) -> dict[str, Any]:
     """Return an answer as JSON, without what only the first build of an epoch has."""
     found: dict[str, Any] = orjson.loads(orjson.dumps(answer))
     once = ("cache_break_reason", "compaction")
+    found |= found.pop("diagnostics")
     return {name: value for name, value in found.items() if name not in once}

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.store import BlobStore
 from app.repositories import Database
-from app.snapshots.exports import ExportService, ImportService
+from app.snapshots.exports import ExportService
 from app.snapshots.rows import PAGES
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of
@@ -21,22 +20,15 @@ from tests.services.snapshots.test_forks import CLEARING, PLAIN, SHORT, built, l
 from tests.services.snapshots.test_forks import MODELS as FORMAT_MODELS
 
 
-def imports_of(harness: Harness) -> ImportService:
-    """Return the service of this process that imports."""
-    return ImportService(
-        harness.database,
-        harness.resolver,
-        BlobStore(),
-        new_id,
-        harness.clock.utc,
-        2**20,
-        2**20,
-    )
+def exports_of(harness: Harness) -> ExportService:
+    """Return the service of this process that exports and imports."""
+    own = harness.database, harness.resolver, harness.outputs
+    return ExportService(*own, new_id, harness.clock.utc, (2**20, 2**20))
 
 
 async def export(harness: Harness, cid: str) -> bytes:
     """Return the export of a conversation."""
-    service = ExportService(harness.database, harness.outputs, harness.clock.utc)
+    service = exports_of(harness)
     return b"".join([lines async for lines in service.export(TENANT, cid)])
 
 
@@ -48,7 +40,7 @@ async def pieces_of(body: bytes, size: int) -> AsyncIterator[bytes]:
 
 async def bring_in(harness: Harness, body: bytes, size: int = 1000) -> str:
     """Import an export and return the new id."""
-    return await imports_of(harness).add(TENANT, pieces_of(body, size), lambda _: None)
+    return await exports_of(harness).add(TENANT, pieces_of(body, size))
 
 
 def after_first(body: bytes) -> bytes:
@@ -85,7 +77,7 @@ async def test_a_compaction_during_an_export_is_not_in_it(database: Database) ->
     assert (await harness.compact(cid)).compacted
     await harness.talk(cid, 8, words=60)
     before = await export(harness, cid)
-    lines = ExportService(harness.database, harness.outputs, harness.clock.utc).export(TENANT, cid)
+    lines = exports_of(harness).export(TENANT, cid)
     body = await anext(lines)
     while b'"type":"state"' not in body:
         body += await anext(lines)

@@ -14,19 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.blobs.store import BlobStore, ObjectStore
-from app.common.errors import (
-    Conflict,
-    ContextError,
-    Gone,
-    NotFound,
-    ServiceUnavailable,
-    UnpairedToolResult,
-)
-from app.conversations.conversation import ConversationState, StoredSettings
+from app.common.errors import ContextError, Gone, NotFound, UnpairedToolResult
+from app.conversations.conversation import ConversationState
 from app.conversations.messages.stored_results import Content
 from app.conversations.view import Span, spans_through
-from app.conversations.views import base_view, shown_entries
-from app.database.tables import TABLES
+from app.conversations.visible import base_view, shown_entries
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -416,30 +408,6 @@ async def test_a_fork_does_not_wait_for_locks_on_its_source(
     await assert_alike(harness, cid, copy)
 
 
-async def test_a_failed_fork_leaves_no_rows(
-    harness: Harness,
-    connection: asyncpg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A failed fork leaves no rows, and its id can be used again [log.durable]."""
-    cid = await compacted(harness)
-    own = new_id()
-    asked: dict[str, Any] = {"public_id": own}
-
-    async def fail(*_: Any, **__: Any) -> None:
-        raise ServiceUnavailable("The database does not answer")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(forks, "_check_agent", fail)
-        with pytest.raises(ServiceUnavailable):
-            await fork(harness, cid, **asked)
-    for name, table in TABLES.items():
-        if "conversation_id" in table.columns:
-            query = f"SELECT count(*) FROM {name} WHERE conversation_id = $1"
-            assert await connection.fetchval(query, own) == 0
-    assert await fork(harness, cid, **asked) == own
-
-
 async def between(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, cid: str, work: Awaitable[Any]
 ) -> list[Any]:
@@ -478,26 +446,3 @@ async def test_a_source_deleted_meanwhile_is_not_found(
 
 
 # --- asked for twice --------------------------------------------------------------------------
-
-
-async def test_a_used_id_is_a_conflict(harness: Harness) -> None:
-    """A fork replaces no other conversation, and not its source. [log.client-ids]"""
-    cid, other = await harness.conversation(), await harness.conversation()
-    for own in (cid, other):
-        with pytest.raises(Conflict, match="is taken"):
-            await fork(harness, cid, public_id=own)
-    used = await of_another_tenant(harness)
-    made = await fork(harness, cid, public_id=used)
-    assert made != used and (await harness.stored(made)).public_id == used
-    with pytest.raises(NotFound):
-        await fork(harness, new_id())
-    with pytest.raises(NotFound):
-        await forks_of(harness).fork("another", cid)
-
-
-async def of_another_tenant(harness: Harness) -> str:
-    """Return a conversation of another tenant."""
-    own = new_id()
-    async with harness.database.session() as session:
-        await session.conversations.add("another", own, None, "tokenizer", StoredSettings(), "{}")
-    return own

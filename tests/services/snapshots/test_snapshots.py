@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
 import pytest
-from pydantic import TypeAdapter
 
-from app.common.errors import Conflict, NotFound, ServiceUnavailable
+from app.common.errors import NotFound, ServiceUnavailable
+from app.common.pages import UNBOUNDED
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content
@@ -21,12 +21,11 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots.restores import RestoreService
-from app.snapshots.schemas import SnapshotFile
+from app.snapshots.schemas import Snapshot
 from app.snapshots.service import SnapshotService
 from app.snapshots.summaries import LAST_MESSAGES, SnapshotSummaries
 from tests.services.fakes import (
     ANTHROPIC,
-    MODEL,
     SUMMARISER,
     TENANT,
     Harness,
@@ -38,9 +37,7 @@ from tests.services.fakes import (
     result,
     user,
 )
-from tests.snapshot_files import CONVERSATION_ID, entry, snapshot_file
 
-FILE = TypeAdapter(SnapshotFile)
 AWAY = ServiceUnavailable("The database does not answer")
 
 
@@ -58,53 +55,54 @@ class Appends:
         self._harness = harness
         self.batches: list[list[Mapping[str, Any]]] = []
         self.fails_at: int | None = None
-        self.refuses = False
 
     async def append(self, tenant_id: str, conversation_id: str, request: Append) -> None:
         """Append a batch, or raise the error that the test has set."""
         if self.fails_at == len(self.batches):
             raise AWAY
         self.batches.append(list(request.messages))
-        if self.refuses:
-            raise Conflict("taken")
         await self._harness.log.append(tenant_id, conversation_id, request)
 
 
-@pytest.fixture
-def appends(harness: Harness) -> Appends:
-    """What restores append with."""
-    return Appends(harness)
-
-
-@pytest.fixture
-def snapshots(harness: Harness, appends: Appends) -> SnapshotService:
+class Copies:
     """The snapshots of one process, whose appends take ten messages at most."""
-    restores = RestoreService(
-        harness.database,
-        harness.outputs,
-        harness.active,
-        cast(LogService, appends),
-        MODEL,
-        10,
-    )
-    summaries = SnapshotSummaries(harness.database, harness.summariser)
-    return SnapshotService(
-        harness.database,
-        harness.resolver,
-        summaries,
-        restores,
-        harness.conversations,
-        harness.active,
-        new_id,
-    )
+
+    def __init__(self, harness: Harness) -> None:
+        self.appends = Appends(harness)
+        self.restores = RestoreService(
+            harness.database,
+            harness.outputs,
+            harness.active,
+            cast(LogService, self.appends),
+            harness.conversations,
+            10,
+        )
+        summaries = SnapshotSummaries(harness.database, harness.summariser)
+        self.saved = SnapshotService(
+            harness.database, harness.resolver, summaries, harness.active, new_id
+        )
+
+    async def save(self, conversation_id: str) -> Snapshot:
+        """Save the window of a conversation."""
+        return await self.saved.save(TENANT, None, conversation_id=conversation_id)
+
+    async def read(self, saved: Snapshot) -> AsyncGenerator[bytes]:
+        """Return the pages of a snapshot."""
+        return self.restores.entries(
+            *await self.saved.find(TENANT, saved.snapshot_id), Content.AUTO
+        )
+
+    async def restore(self, saved: Snapshot, target: str) -> tuple[int, int]:
+        """Restore a snapshot, and return how many messages were restored and skipped."""
+        _, parts = await self.saved.find(TENANT, saved.snapshot_id)
+        done = await self.restores.restore(TENANT, saved.snapshot_id, parts, target)
+        return done.restored, done.skipped
 
 
-async def entries(
-    snapshots: SnapshotService, session_id: str, content: Content = Content.AUTO
-) -> list[dict[str, Any]]:
-    """Return all entries of a snapshot."""
-    _, pages = await snapshots.read(TENANT, session_id, content)
-    return [json.loads(entry) async for page in pages for entry in page]
+@pytest.fixture
+def snapshots(harness: Harness) -> Copies:
+    """The snapshots of one process."""
+    return Copies(harness)
 
 
 async def texts_in(harness: Harness, conversation_id: str) -> list[str]:
@@ -115,18 +113,16 @@ async def texts_in(harness: Harness, conversation_id: str) -> list[str]:
 # --- reading ---------------------------------------------------------------------------------
 
 
-async def test_an_interrupted_read_ends_in_an_error(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
+async def test_an_interrupted_read_ends_in_an_error(harness: Harness, snapshots: Copies) -> None:
     """A failing database or a deletion ends the pages with an error. [snapshots.no-copy]"""
     conversation_id = await harness.conversation()
     await harness.talk(conversation_id, 150, words=1)
-    saved = await snapshots.save_conversation(TENANT, conversation_id)
-    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+    saved = await snapshots.save(conversation_id)
+    pages = await snapshots.read(saved)
     await anext(pages)
     with failing("page", AWAY), pytest.raises(ServiceUnavailable):
         await anext(pages)
-    _, pages = await snapshots.read(TENANT, saved.session_id, Content.AUTO)
+    pages = await snapshots.read(saved)
     await anext(pages)
     await harness.conversations.remove(TENANT, conversation_id)
     with pytest.raises(ServiceUnavailable, match="changed"):
@@ -136,7 +132,7 @@ async def test_an_interrupted_read_ends_in_an_error(
 # --- recaps ----------------------------------------------------------------------------------
 
 
-async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService) -> None:
+async def test_a_summary_is_bounded(harness: Harness, snapshots: Copies) -> None:
     """Of a large window a summary reads the end, in a few calls of the model."""
     conversation_id = await harness.conversation()
     count = LAST_MESSAGES + 600
@@ -144,7 +140,7 @@ async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService
         batch = [user(f"<{seq}> {'word ' * 2_000}") for seq in range(start, start + 500)]
         await harness.append(conversation_id, *batch[: count - start])
     harness.gateway.calls.clear()
-    saved = await snapshots.save_conversation(TENANT, conversation_id)
+    saved = await snapshots.save(conversation_id)
     assert (saved.message_count, saved.summary) == (count, "They agreed on green tea.")
     asked = "".join(call.messages[-1]["content"] for call in harness.gateway.calls)
     assert "Earlier messages are left out" in asked and f"<{count - 1}>" in asked
@@ -155,17 +151,15 @@ async def test_a_summary_is_bounded(harness: Harness, snapshots: SnapshotService
 
 @pytest.mark.parametrize("of_agent", [False, True])
 async def test_no_snapshot_is_stored_of_a_deleted_conversation_or_agent(
-    harness: Harness, snapshots: SnapshotService, of_agent: bool
+    harness: Harness, snapshots: Copies, of_agent: bool
 ) -> None:
     """Nothing is stored of a conversation or an agent that was deleted meanwhile."""
     agent_id = await harness.agent()
     conversation_id = await harness.conversation(agent_id=agent_id)
     await harness.talk(conversation_id, 1)
     harness.gateway.release.clear()
-    if of_agent:
-        saving = asyncio.create_task(snapshots.save_agent(TENANT, agent_id))
-    else:
-        saving = asyncio.create_task(snapshots.save_conversation(TENANT, conversation_id))
+    whose = {"agent_id": agent_id} if of_agent else {"conversation_id": conversation_id}
+    saving = asyncio.create_task(snapshots.saved.save(TENANT, None, **whose))
     await harness.gateway.waiting.wait()
     if of_agent:
         await harness.agents.remove(TENANT, agent_id)
@@ -174,63 +168,59 @@ async def test_no_snapshot_is_stored_of_a_deleted_conversation_or_agent(
     harness.gateway.release.set()
     with pytest.raises(NotFound):
         await saving
-    assert await snapshots.page(TENANT, 10, None) == []
+    assert await snapshots.saved.page(TENANT, 10, None, UNBOUNDED) == []
 
 
 # --- restoring -------------------------------------------------------------------------------
 
 
-async def test_an_interrupted_restore_can_be_repeated(
-    harness: Harness, snapshots: SnapshotService, appends: Appends
-) -> None:
+async def test_an_interrupted_restore_can_be_repeated(harness: Harness, snapshots: Copies) -> None:
     """A repeated restore appends the missing copies only. [snapshots.restore-elsewhere]"""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.talk(source, 15, words=1)
-    saved = await snapshots.save_conversation(TENANT, source)
-    appends.fails_at = 2
+    saved = await snapshots.save(source)
+    snapshots.appends.fails_at = 2
     with pytest.raises(ServiceUnavailable):
-        await snapshots.restore(TENANT, saved.session_id, target)
-    appends.fails_at = None
-    done = await snapshots.restore(TENANT, saved.session_id, target)
-    assert (done.restored, done.skipped) == (10, 20)
+        await snapshots.restore(saved, target)
+    snapshots.appends.fails_at = None
+    done = await snapshots.restore(saved, target)
+    assert done == (10, 20)
     assert await texts_in(harness, target) == await texts_in(harness, source)
 
 
 async def test_late_results_of_copied_calls_are_restored(
-    harness: Harness, snapshots: SnapshotService
+    harness: Harness, snapshots: Copies
 ) -> None:
     """The copy of its call is open, whatever came since [snapshots.restore-twice]."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.append(source, user("q"), asks("c1"))
-    early = await snapshots.save_conversation(TENANT, source)
-    await snapshots.restore(TENANT, early.session_id, target)
+    early = await snapshots.save(source)
+    await snapshots.restore(early, target)
     await harness.append(target, user("never mind"))
     await harness.append(source, result("c1", "one"))
-    late = await snapshots.save_conversation(TENANT, source)
-    done = await snapshots.restore(TENANT, late.session_id, target)
-    assert (done.restored, done.skipped) == (1, 2)
+    late = await snapshots.save(source)
+    done = await snapshots.restore(late, target)
+    assert done == (1, 2)
 
 
 async def test_a_result_without_its_call_is_copied_as_text(
-    harness: Harness, snapshots: SnapshotService
+    harness: Harness, snapshots: Copies
 ) -> None:
     """It came after a clear. A repeated restore adds nothing [snapshots.restore-elsewhere]."""
     source, target = await harness.conversation(), await harness.conversation()
     await harness.append(source, user("q"), asks("c1", "c2"))
     await harness.conversations.clear(TENANT, source)
     await harness.append(source, result("c1", "one"), user("next"), result("c2", "two"))
-    saved = await snapshots.save_conversation(TENANT, source)
+    saved = await snapshots.save(source)
     for restored in (3, 0):
-        done = await snapshots.restore(TENANT, saved.session_id, target)
-        assert (done.restored, done.skipped) == (restored, 3 - restored)
+        done = await snapshots.restore(saved, target)
+        assert done == (restored, 3 - restored)
     shown = [str(item["content"]) for item in (await harness.build(target)).messages]
     assert len(shown) == 3 and shown[1] == "next"
     assert "[result of tool call c1]" in shown[0] and "two" in shown[2]
 
 
-async def test_every_format_is_restored_elsewhere(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
+async def test_every_format_is_restored_elsewhere(harness: Harness, snapshots: Copies) -> None:
     """Copies of each format pair with their calls, and build like their sources."""
     source, target = await harness.conversation(), await harness.conversation()
     use = {"type": "tool_use", "id": "t1", "name": "read_file", "input": {}}
@@ -255,22 +245,20 @@ async def test_every_format_is_restored_elsewhere(
     for item in items:  # one by one, so that none is gathered
         await harness.append(source, item, format=FormatName.OPENAI_RESPONSES)
     await harness.append(source, *contents, format=FormatName.GEMINI)
-    saved = await snapshots.save_conversation(TENANT, source)
+    saved = await snapshots.save(source)
     await harness.append(target, user("own"), asks("t1", "r1"), result("t1"), result("r1"))
-    done = await snapshots.restore(TENANT, saved.session_id, target)
-    assert done.restored == 11
+    done = await snapshots.restore(saved, target)
+    assert done == (11, 0)
     payload = (await harness.build(target)).contents
     for text in ("anthropic says", "thanks", "let me see", "responses says", "own"):
         assert payload.count(text) == 1
     assert "restored_from" not in payload
-    again = await snapshots.restore(TENANT, saved.session_id, target)
-    assert (again.restored, again.skipped) == (0, 11)
+    again = await snapshots.restore(saved, target)
+    assert again == (0, 11)
     assert (await harness.stored(target)).state.open_calls == ()
 
 
-async def test_a_restore_of_copies_starts_an_epoch(
-    harness: Harness, snapshots: SnapshotService
-) -> None:
+async def test_a_restore_of_copies_starts_an_epoch(harness: Harness, snapshots: Copies) -> None:
     """The next payload replays no reasoning that is bound to another prefix."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
     spoken = {"role": "assistant", "content": [thought, {"type": "text", "text": "hello"}]}
@@ -281,28 +269,12 @@ async def test_a_restore_of_copies_starts_an_epoch(
     await harness.append(target, user("go on"))
     ask = RequestSettings(format=ANTHROPIC, model="claude-fable-5-1")
     assert "c2lnbmVk" in (await harness.build(target, ask)).contents
-    saved = await snapshots.save_conversation(TENANT, source)
-    await snapshots.restore(TENANT, saved.session_id, target)
+    saved = await snapshots.save(source)
+    await snapshots.restore(saved, target)
     await harness.append(target, user("go on"))
     built = await harness.build(target, ask)
     assert built.raw["cache_break_reason"] == "restored"
     assert "c2lnbmVk" not in built.contents
     assert built.contents.count("hello") == 2
-    await snapshots.restore(TENANT, saved.session_id, target)
+    await snapshots.restore(saved, target)
     assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
-
-
-async def test_a_failed_import_leaves_nothing(
-    harness: Harness, snapshots: SnapshotService, appends: Appends
-) -> None:
-    """All conversations that it has created are deleted. [snapshots.import]"""
-    other = new_id()
-    messages = [entry(user("of another"), conversation_id=other)]
-    messages += [entry(user(str(number)), number) for number in range(1, 25)]
-    file = FILE.validate_json(json.dumps(snapshot_file(messages)))
-    appends.fails_at = 3
-    with pytest.raises(ServiceUnavailable):
-        await snapshots.add_import(TENANT, file)
-    for conversation_id in (CONVERSATION_ID, other):
-        with pytest.raises(NotFound):
-            await harness.conversations.get(TENANT, conversation_id)

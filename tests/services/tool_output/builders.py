@@ -18,7 +18,7 @@ from app.conversations.messages.stored_results import Content, Original, StoredR
 from app.conversations.service import ConversationService
 from app.repositories import Database, Repositories
 from app.tool_output.reading import BlobReader
-from app.tool_output.uploads import BlobCollector, BlobUploads
+from app.tool_output.uploads import BlobUploads
 from tests.services.fakes import (
     SUMMARISER,
     TENANT,
@@ -123,10 +123,10 @@ class GatedDatabase(WatchedDatabase):
         self.sessions = 0
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Repositories]:
+    async def session(self, seconds: float | None = None) -> AsyncIterator[Repositories]:
         """Open a session and count it."""
         self.sessions += 1
-        async with super().session() as session:
+        async with super().session(seconds) as session:
             yield session
 
     @asynccontextmanager
@@ -180,14 +180,8 @@ class Process:
             self.store,
             self.outputs,
             new_id,
-            max_blob_bytes,
-        )
-        self.collector = BlobCollector(
-            self.database,
-            resolver,
-            self.store,
-            self.outputs,
             lambda: self.now,
+            max_blob_bytes,
             HOUR,
         )
 
@@ -214,14 +208,12 @@ class Process:
 
     async def transcript(self, cid: str, content: Content = Content.AUTO) -> list[Original]:
         """Return all messages of a transcript."""
-        _, found = await self.harness.transcripts.page(
-            TENANT, cid, after_seq=0, before_seq=10**9, order="asc", limit=1000
-        )
+        found = await self.harness.messages(cid)
         return await self.outputs.originals(cid, found, content)
 
     async def collect(self, cid: str, **how: Any) -> list[str]:
         """Collect, and return the ids of what was taken."""
-        return [blob.id for blob in (await self.collector.collect(TENANT, cid, **how)).blobs]
+        return [ref.id for ref in (await self.uploads.collect(TENANT, cid, **how)).collected]
 
     async def compacted(self, policy: Any = None) -> tuple[str, list[str]]:
         """Return a conversation whose middle is compacted, and the refs of three large results.

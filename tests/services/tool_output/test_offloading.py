@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import asyncpg
 import pytest
 
@@ -16,11 +12,9 @@ from app.blobs.store import ObjectStore
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
 from app.conversations.messages.batches import INLINE_WARNING
 from app.conversations.messages.row import Append
-from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
-from app.database.connections import Store
 from app.repositories import Database
-from tests.services.fakes import TENANT, asks, result, says, user
+from tests.services.fakes import TENANT, asks, result, user
 from tests.services.tool_output.builders import LARGE, Process, left, refused
 
 
@@ -30,126 +24,13 @@ def rows(database: Database) -> Process:
     return Process(database)
 
 
-@pytest.fixture
-async def other(database_url: str) -> Any:
-    """Another process over the same database, with a memory of its own."""
-    store = Store(database_url, max_size=2)
-    yield Process(Database(store))
-    await store.close()
-
-
-async def contents(process: Process, cid: str) -> list[Any]:
-    """Return the content of all messages of the transcript, whole."""
-    shown = await process.transcript(cid, Content.FULL)
-    assert not any(item.is_truncated or item.is_collected for item in shown)
-    return [item.raw_message.get("content") for item in shown]
-
-
 # --- by the policy of now ---------------------------------------------------------------------
 
 
 # --- kept once --------------------------------------------------------------------------------
 
 
-async def test_equal_results_are_stored_once(
-    process: Process, connection: asyncpg.Connection
-) -> None:
-    """Equal results are one blob, in one batch and in concurrent ones."""
-    cid = await process.harness.conversation()
-    ids = [f"c{number}" for number in range(4)]
-    await process.harness.append(cid, asks(*ids, "d", "e"))
-    batch = [result("d", LARGE), result("e", LARGE)]
-    found = await asyncio.gather(
-        *(process.harness.append(cid, result(call_id, LARGE)) for call_id in ids),
-        process.harness.append(cid, *batch),
-    )
-    refs = {message.output_ref for done in found for message in done.messages}
-    assert len(refs) == 1
-    assert (await left(connection))[:2] == (1, 1)
-    assert await contents(process, cid) == [None] + [LARGE] * 6
-    elsewhere = await process.harness.conversation()
-    await process.stored(elsewhere, LARGE)
-    assert (await left(connection))[:2] == (2, 2)
-
-
 # --- again ------------------------------------------------------------------------------------
-
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-SHAPES: Mapping[str, Any] = {
-    "text": LARGE,
-    "parts": [{"type": "text", "text": LARGE}, IMAGE, {"type": "text", "text": LARGE}],
-    "attached": None,
-    "attached with content": "own words",
-}
-
-
-def message_of(shape: str, ref: str) -> dict[str, Any]:
-    """Return a message with an id and a large result, in one of its forms."""
-    message = {"id": "m", **result("c", SHAPES[shape])}
-    if shape.startswith("attached"):
-        message["output_ref"] = {"id": ref}
-    return message
-
-
-POLICIES: Sequence[dict[str, Any]] = (
-    {},
-    {"max_message_bytes": 50},
-    {"max_message_bytes": 10**6, "offload_threshold_bytes": 10**6},
-    {"view": "reference", "offload_threshold_bytes": 0},
-    {"enabled": False},
-)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_repeated_message_changes_nothing(rows: Process, shape: str) -> None:
-    """A large result sent again under its id is a no-op under any policy."""
-    cid = await rows.harness.conversation({"tool_output": {"max_message_bytes": 9000}})
-    ref = (await rows.upload(cid, LARGE.encode() * 2)).blob.id
-    await rows.harness.append(cid, asks("c"))
-    message = message_of(shape, ref)
-    first = await rows.harness.append(cid, message)
-    whole = await contents(rows, cid)
-    for number, policy in enumerate(POLICIES):
-        await rows.harness.set_policy(cid, {"tool_output": policy})
-        again = await rows.harness.append(cid, message)
-        assert (again.messages, again.head_seq) == (first.messages, 2)
-        keyed = Append([message], idempotency_key=f"k{number}")
-        kept = (await rows.log.append(TENANT, cid, keyed)).answer
-        assert isinstance(kept, AppendAnswer) and kept.messages == first.messages
-        for other in (message | {"content": LARGE + "more"}, message | {"extra": 1}):
-            with pytest.raises(Conflict):
-                await rows.harness.append(cid, other)
-        assert await contents(rows, cid) == whole
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_repeated_message_after_a_collection(rows: Process, shape: str) -> None:
-    """A message with a collected blob is recognised, and a different one is refused."""
-    policy = {
-        "gc": {"drop_compacted": True},
-        "tool_output": {"max_message_bytes": 3000},
-        "sandwich": {"preserve_top": 1, "preserve_bottom": 1},
-    }
-    cid = await rows.harness.conversation(policy)
-    ref = (await rows.upload(cid, LARGE.encode() * 2)).blob.id
-    await rows.harness.append(cid, user("begin"), says("well"), user("go"), asks("c"))
-    first = await rows.harness.append(cid, message_of(shape, ref))
-    for _ in range(4):
-        await rows.harness.append(cid, user("go on " * 100), says("yes " * 100))
-    assert (await rows.harness.compact(cid)).compacted
-    taken = await rows.collect(cid)
-    assert first.messages[0].output_ref is not None
-    assert first.messages[0].output_ref.id in taken
-    again = await rows.harness.append(cid, message_of(shape, ref))
-    assert again.messages == first.messages
-    for other in (
-        message_of(shape, ref) | {"content": LARGE + "more"},
-        message_of(shape, ref) | {"extra": 1},
-    ):
-        assert isinstance(await refused(rows.harness.append(cid, other)), Conflict)
-    # A batch may bring known messages whose blobs are gone beside new ones.
-    more = await rows.harness.append(cid, message_of(shape, ref), user("new"))
-    assert [message.seq for message in more.messages] == [5, 14]
 
 
 # --- refs that are none -----------------------------------------------------------------------
@@ -194,7 +75,7 @@ async def test_results_stay_inline_while_the_store_is_unavailable(
     assert ref is not None and (ref.id, ref.byte_size) == ("m", 2 * len(LARGE))
     assert await process.read(cid, ref.id) == (LARGE * 2).encode()
     lines = await process.blobs.read_lines(TENANT, cid, ref.id, 3999, 10)
-    assert (lines.text, lines.total_lines) == ("  4000\tline", 4000)
+    assert (lines.text, lines.line_count) == ("  4000\tline", 4000)
     shown = (await process.transcript(cid, Content.VIEW))[-1]
     assert (shown.raw_message["content"], shown.is_truncated) == (LARGE * 2, False)
     assert isinstance(await refused(process.read(cid, earlier.id)), ServiceUnavailable)

@@ -1,27 +1,30 @@
-"""The command groups `keys` and `tenants`."""
+"""The command groups `keys` and `tenants`; what they change is logged for the audit."""
 
 from __future__ import annotations
 
+import getpass
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from datetime import datetime
-from functools import partial
-from importlib import import_module
-from typing import Any
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from app.cli.database import has_database, location, on_database, read_settings, run_migrated
 
+if TYPE_CHECKING:
+    from app.composition import Services
+
 as_json = click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
-KEY_HEADS = ("key_id", "tenant", "name", "state", "created", "expires", "scope")
+_log = logging.getLogger("app.audit")
+_Result = TypeVar("_Result")
 
 
-def _run(work: str, *given: Any) -> Any:
-    """Run a function of `app.cli.api_keys`, which is slow to import."""
-    function = getattr(import_module("app.cli.api_keys"), work)
-    return run_migrated(read_settings(existing=True), partial(function, *given))
+def _run(work: Callable[[Services], Awaitable[_Result]]) -> _Result:
+    return run_migrated(read_settings(existing=True), work)
 
 
 @click.group()
@@ -46,19 +49,21 @@ def create_key(
 
     A line on stderr names the database. A private database is created if it does not exist.
     """
-    from app.cli.api_keys import create
-
-    settings = read_settings()
+    settings, expires_at = read_settings(), _in_days(expires_in_days)
     exists = has_database(settings)
     text = run_migrated(
-        settings, partial(create, tenant, name, expires_in_days, read_only=read_only)
+        settings,
+        lambda services: services.keys.create(tenant, name, expires_at, read_only=read_only),
     )
+    key_id = text.split("_")[1]
+    own = {"name": name, "expires_at": expires_at, "read_only": read_only}
+    _log.info("key_created", extra={"data": _by_account(tenant_id=tenant, key=key_id, **own)})
     message = f"Created a key of tenant {tenant} in {location(settings)}"
     if not exists:
         message += ", which is new: services of other directories do not use it"
     click.echo(f"{message}. Keep the key: it is not stored.", err=True)
     if is_json:
-        _print_json({"key_id": text.split("_")[1], "key": text})
+        _print_json({"key_id": key_id, "key": text})
     else:
         click.echo(text)
 
@@ -69,7 +74,21 @@ def create_key(
 @on_database
 def list_keys(tenant: str | None, is_json: bool) -> None:
     """List keys with tenant, state, times and scope, without their secrets."""
-    _print_rows(_run("list_of_keys", tenant), KEY_HEADS, is_json=is_json)
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "key_id": key.key_id,
+            "tenant": key.tenant_id,
+            "name": key.name or None,
+            "state": key.state(now),
+            "created": key.created_at,
+            "expires": key.expires_at,
+            "scope": "read-only" if key.read_only else "full",
+        }
+        for key in _run(lambda services: services.keys.list_keys(tenant))
+    ]
+    heads = ("key_id", "tenant", "name", "state", "created", "expires", "scope")
+    _print_rows(rows, heads, is_json=is_json)
 
 
 @keys.command("expire")
@@ -81,7 +100,13 @@ def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
     """Change when KEY_ID expires."""
     if never == (in_days is not None):
         raise click.UsageError("Give --in-days or --never.")
-    click.echo(_run("expire", key_id, in_days))
+    key = _run(lambda services: services.keys.expire(key_id, _in_days(in_days)))
+    _log.info(
+        "key_expiry_changed",
+        extra={"data": _by_account(tenant_id=key.tenant_id, key=key_id, expires_at=key.expires_at)},
+    )
+    end = _shown(key.expires_at) if key.expires_at else "it is revoked"
+    click.echo(f"{key_id} works until {end}.")
 
 
 @keys.command("revoke")
@@ -89,7 +114,14 @@ def expire_key(key_id: str, in_days: int | None, never: bool) -> None:
 @on_database
 def revoke_key(key_id: str) -> None:
     """Revoke a key for good; `keys list` shows its KEY_ID. Takes effect within 10 s."""
-    click.echo(_run("revoke", key_id))
+    started_at = datetime.now(UTC)
+    key = _run(lambda services: services.keys.revoke(key_id))
+    of_tenant = f"{key_id} of tenant {key.tenant_id}"
+    if key.revoked_at is not None and key.revoked_at < started_at:
+        click.echo(f"{of_tenant} was revoked already at {_shown(key.revoked_at)}.")
+    else:
+        _log.info("key_revoked", extra={"data": _by_account(tenant_id=key.tenant_id, key=key_id)})
+        click.echo(f"Revoked {of_tenant}.")
 
 
 @click.group()
@@ -104,8 +136,10 @@ def list_tenants(is_json: bool) -> None:
     """List tenants with the limits that override the settings."""
     from app.tenancy.limits import TenantLimits
 
+    found = _run(lambda services: services.limits.all())
+    rows = [{"tenant": name, **asdict(limits)} for name, limits in found.items()]
     heads = ("tenant", *(field.name for field in fields(TenantLimits)))
-    _print_rows(_run("list_of_tenants"), heads, is_json=is_json)
+    _print_rows(rows, heads, is_json=is_json)
 
 
 @tenants.command("limit")
@@ -116,9 +150,20 @@ def list_tenants(is_json: bool) -> None:
 @on_database
 def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
     """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
+    from app.tenancy.api_keys import DEFAULT_TENANT
     from app.tenancy.limits import TenantLimits
 
-    _run("set_limits", tenant, TenantLimits(**limits), create)
+    async def work(services: Services) -> None:
+        # Requests without a key belong to the default tenant, which exists without a key.
+        if not create and tenant not in (DEFAULT_TENANT, *await services.limits.all()):
+            raise click.ClickException(
+                f"No tenant {tenant}: `context-service tenants list` shows the tenants, and"
+                " --create creates one."
+            )
+        await services.limits.set(tenant, TenantLimits(**limits))
+
+    _run(work)
+    _log.info("tenant_limited", extra={"data": _by_account(tenant_id=tenant, **limits)})
     click.echo(f"Set the limits of tenant {tenant}.")
 
 
@@ -136,13 +181,32 @@ def delete_tenant(tenant: str, yes: bool, is_json: bool) -> None:
         raise click.ClickException(
             f"This deletes all data of tenant {tenant}: repeat it with --yes."
         )
-    counts = _run("delete", tenant)
+
+    async def work(services: Services) -> Mapping[str, int]:
+        _log.info("tenant_deletion_begun", extra={"data": _by_account(tenant_id=tenant)})
+        return await services.conversations.remove_tenant(tenant)
+
+    counts = {name: count for name, count in sorted(_run(work).items()) if count}
+    _log.info("tenant_deleted", extra={"data": _by_account(tenant_id=tenant, rows=counts)})
     if is_json:
         _print_json(counts)
         return
     click.echo(f"Deleted tenant {tenant}.")
     for name, count in counts.items():
         click.echo(f"{name}  {count}")
+
+
+def _by_account(**data: object) -> dict[str, object]:
+    """Return the data of a log line: who runs this command, and what was done."""
+    try:
+        account = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number without a name
+        account = str(os.getuid())
+    return {"account": account, **data}
+
+
+def _in_days(days: int | None) -> datetime | None:
+    return datetime.now(UTC) + timedelta(days=days) if days is not None else None
 
 
 def _print_json(value: Any) -> None:

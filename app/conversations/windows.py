@@ -10,24 +10,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.blobs.stored_output import stored_output_from
+from app.common import json_text
 from app.conversations.compaction_receipt import Compaction, ViewState
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.lookup import lock_conversation
 from app.conversations.messages.repository import MESSAGE_TIME, seq_search
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
-from app.conversations.view import Span, View, count_in, overlap, spans_through
-from app.conversations.views import base_view, shown_entries, view_summary_tokens, with_view
-from app.conversations.windows.active_window import (
+from app.conversations.view import (
     ActiveWindow,
+    Span,
+    View,
+    count_in,
     marker_of,
+    overlap,
+    spans_through,
     still_restored,
     time_after_clear,
 )
+from app.conversations.visible import base_view, shown_entries, view_summary_tokens, with_view
 from app.database.connections import Statement
 from app.database.sql import assigned, edges, equal, fields_of
 from app.repositories import Database, Repositories
@@ -156,23 +160,21 @@ ADD_CLEARED = Statement("""
 """)
 
 
+@dataclass(eq=False, repr=False)
 class ActiveWindows:
     """Moves active windows, and puts restored messages back into them."""
 
-    def __init__(
-        self, database: Database, resolver: SettingsResolver, now: Callable[[], datetime]
-    ) -> None:
-        self._database = database
-        self._resolver = resolver
-        self.now = now
+    _database: Database
+    _resolver: SettingsResolver
+    now: Callable[[], datetime]
 
     async def updated(self, tenant_id: str, conversation: Conversation) -> Conversation:
         """Return the conversation with an up-to-date window; raises NotFound."""
         if not conversation.is_outdated(self.now()):
             return conversation
         async with self._database.transaction() as session:
-            locked = await lock_conversation(
-                session, tenant_id, conversation.conversation_id, self._resolver.default_model
+            locked = await session.conversations.get(
+                tenant_id, conversation.conversation_id, lock=True
             )
             return await self.update_locked(session, locked)
 
@@ -212,15 +214,10 @@ class ActiveWindows:
         now = time_after_clear(self.now(), state.cleared_at)
         window, head_seq = state.window, state.head_seq
         stored = overlap(spans, (Span(1, head_seq + 1),))
-        ends = await session.session.all(
-            FIND_ENDS,
-            conversation_id=conversation_id,
-            head_seq=head_seq,
-            ends=[span.end for span in stored],
-        )
-        whole_groups = [
-            Span(span.start, row["past"]) for span, row in zip(stored, ends, strict=True)
-        ]
+        where = {"conversation_id": conversation_id, "head_seq": head_seq}
+        ends = await session.session.all(FIND_ENDS, ends=[span.end for span in stored], **where)
+        pairs = zip(stored, ends, strict=True)
+        whole_groups = [Span(span.start, row["past"]) for span, row in pairs]
         new_window = window.with_restored(whole_groups, now)
         if new_window == window:
             return conversation
@@ -372,14 +369,15 @@ async def store_window(
 
 
 async def clear_windows(
-    session: Repositories, conversation_ids: Sequence[str], at: datetime, data: str
+    session: Repositories, conversation_ids: Sequence[str], at: datetime, **of_agent: str
 ) -> int:
     """Empty the windows of those that exist, and return their number.
 
-    Each gets an event with `data`, a JSON object. No other transaction locks several
+    Each gets an event, which has the id of a cleared agent. No other transaction locks several
     conversations, unless it has the lock of their agent.
     """
     rows = await session.session.all(CLEAR, conversation_ids=list(conversation_ids), at=at)
     keys, seqs = ([row[name] for row in rows] for name in ("conversation_id", "event_seq"))
+    data = json_text.dumps({**of_agent, "last_cleared_at": at.isoformat()})
     await session.session.run(ADD_CLEARED, conversation_ids=keys, event_seqs=seqs, data=data)
     return len(rows)
