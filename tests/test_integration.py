@@ -1,4 +1,4 @@
-"""docs/integration.md does what it says: its loops run as printed, against their protocols."""
+"""The loops of docs/integration.md and the agent of docs/getting-started.md run as printed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
 import pytest
 
 from app.formats.message import FormatName
+from examples.stand_in_model import Handler
 from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
 from tests.fake_llm import Behaviour, Request
@@ -246,6 +249,24 @@ def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str
         service.post(f"{path}/overflow", json={"format": format})
         check()
     assert deltas == [False, *[True] * 8, False]
+
+
+def test_the_agent_of_the_tutorial_compacts(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its summary has the budget of turn 6, and the search says what hides the message."""
+    page = (Path(__file__).parents[1] / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        try:
+            said = run_here(block(page, "python").replace(LOCAL, served))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "24 4339 compaction" in said
+    assert "The budget is 4200 euros." in said
+    assert "summarised" in said.splitlines()[-1]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
