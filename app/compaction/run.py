@@ -23,12 +23,12 @@ from app.compaction.planning import (
     unsummarised_spans,
 )
 from app.compaction.shown_history import tokens_of
-from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of, without_replaced_items
-from app.compaction.summaries.extractive import SummaryScope, merged_unlisted, without_replaced
+from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of
+from app.compaction.summaries.digest import Closing
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
+from app.compaction.summaries.room import SummaryScope, merged_unlisted, without_replaced
 from app.compaction.summaries.run import SummariserRun
-from app.compaction.summaries.statements.summary_text import Closing
 from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
 from app.conversations.compaction_receipt import Compaction, CompactionPlan, NoCompaction, Trigger
 from app.conversations.conversation import exceeds_messages
@@ -263,7 +263,7 @@ class CompactionRun:
 
         def without_what_is_replaced() -> list[Summary]:
             texts = without_replaced([node.text for node in nodes], count, newer)
-            pairs = zip(nodes, without_replaced_items(texts, newer), strict=True)
+            pairs = zip(nodes, texts, strict=True)
             return [
                 replace(node, text=text, tokens=summary_message_tokens(text, count))
                 if text != node.text
@@ -334,7 +334,6 @@ class CompactionRun:
         scope = SummaryScope(
             source.resolved.count,
             Closing(span.start, span.end - 1, source.resolved.names_recall),
-            first_seq=source.view.window[0].start if source.view.window else 1,
             shown_after=tuple(spans_through((Span(span.end, ENDLESS),), source.state.head_seq)),
         )
         request = SummaryRequest(

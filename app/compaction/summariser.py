@@ -7,20 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from app.common.errors import ValidationError
-from app.compaction.summaries.checklist import (
-    newest_ledger,
-    read_kept,
-    read_summary,
-    replaced_items,
-    split_kept,
-    without_items,
-)
-from app.compaction.summaries.extractive import extract_summary, merge_summaries, write_summary
+from app.compaction.summaries.checklist import read_kept, read_summary, split_kept
+from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
+from app.compaction.summaries.room import (
+    MIN_SOURCE_TOKENS,
+    NOTHING,
+    digest_of,
+    fitted,
+    merged,
+    write_summary,
+)
 from app.compaction.summaries.run import SummariserRun
-from app.compaction.summaries.statements.ledger import StatementLedger
-from app.compaction.summaries.statements.summary_text import NOTHING
 from app.compaction.summaries.transcript import (
     summary_groups,
     transcript_groups,
@@ -88,13 +87,13 @@ class Summariser:
         *,
         is_end: bool = True,
         verbatim_indices: frozenset[int] = frozenset(),
-        ledger: StatementLedger | None = None,
+        digest: Digest | None = None,
     ) -> SummaryResult:
         """Return a summary of `task.previous` and these messages together.
 
         - With `is_end` nothing follows the messages: calls at their end are left out.
         - `verbatim_indices` are those of messages that stay verbatim beside the summary.
-        - `ledger` has the statements that a model must not lose.
+        - `digest` has what a model must not lose.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned. Raises ValidationError without anything to summarise.
@@ -103,22 +102,38 @@ class Summariser:
             raise ValidationError.at("/messages", "Conversation has no messages")
         if task.model is None:
             task.run.set_extractive()
-            count, limit = self.access.tokenizer.count, task.max_tokens
-            return await asyncio.to_thread(
-                extract_summary, messages, limit, count, opens=task.opens
-            )
+            return await asyncio.to_thread(_extracted, task, messages)
         shown = (is_end and without_trailing_calls(messages)) or messages
         groups = await asyncio.to_thread(transcript_groups, shown, verbatim_indices)
-        return await ModelSummary(self.access, task, groups, ledger, bool(verbatim_indices)).make()
+        return await ModelSummary(self.access, task, groups, digest, bool(verbatim_indices)).make()
 
     async def merge(self, task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
         """Return one summary of several, oldest first; raises as `summarise` does."""
         if task.model is None:
             task.run.set_extractive()
-            return await asyncio.to_thread(merge_summaries, texts, task.max_tokens, task.scope)
-        ledger, own_texts = await asyncio.to_thread(_read_parts, texts)
-        groups = summary_groups(own_texts)
-        return await ModelSummary(self.access, task, groups, ledger, of_summaries=True).make()
+            return await asyncio.to_thread(_merged, task, texts)
+        digest = Digest()
+        for text in texts:
+            read_kept(digest, text)
+        groups = summary_groups([split_kept(text)[1] or NOTHING for text in texts])
+        return await ModelSummary(self.access, task, groups, digest, of_summaries=True).make()
+
+
+def _extracted(task: SummaryTask, messages: Sequence[Message]) -> SummaryResult:
+    """Return a summary of messages alone, without a model."""
+    count = task.scope.count
+    tokens = sum(
+        count(message.text) + sum(count(call.name + call.arguments) for call in message.calls)
+        for message in messages
+    )
+    source = max(tokens, MIN_SOURCE_TOKENS)
+    return write_summary(digest_of(messages), False, task.max_tokens, source, task.scope)
+
+
+def _merged(task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
+    scope = task.scope
+    digest = merged((scope.unlisted, *texts, scope.newly_unlisted))
+    return fitted(digest, task.max_tokens, scope.count, scope.closing)
 
 
 async def summarise_paged(
@@ -132,18 +147,18 @@ async def summarise_paged(
     if task.model is None:
         run.set_extractive()
         listed = [text for text in (scope.unlisted, *earlier) if text]
-        ledger, tokens = await _read_ledger(database, task, listed, read_summary)
+        digest, tokens = await _read_digest(database, task, listed, read_summary)
         if tokens < 0 and not earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
         return await asyncio.to_thread(
             write_summary,
-            ledger,
+            digest,
             task.request.wants_retain,
             task.max_tokens,
             max(tokens, 0) + scope.earlier_tokens,
             scope,
         )
-    ledger, _ = await _read_ledger(database, task, earlier, read_kept)
+    digest, _ = await _read_digest(database, task, earlier, read_kept)
     task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
     result = None
     pages = _pages(task.spans)
@@ -160,18 +175,18 @@ async def summarise_paged(
             continue
         messages = [row.message() for row in rows]
         result = await summariser.summarise(
-            task, messages, is_end=is_end, verbatim_indices=verbatim, ledger=ledger
+            task, messages, is_end=is_end, verbatim_indices=verbatim, digest=digest
         )
         task = replace(task, previous=result.text, retained=result.retain or task.retained)
-    return result or await summariser.summarise(task, (), ledger=ledger)
+    return result or await summariser.summarise(task, (), digest=digest)
 
 
-async def _read_ledger(
+async def _read_digest(
     database: Database,
     task: SummaryTask,
     earlier: Sequence[str],
-    read: Callable[[StatementLedger, str], None],
-) -> tuple[StatementLedger, int]:
+    read: Callable[[Digest, str], None],
+) -> tuple[Digest, int]:
     """Return what messages state and what `read` takes up of earlier summaries.
 
     Also the tokens of the messages; -1 without any.
@@ -179,20 +194,20 @@ async def _read_ledger(
     Messages are read page by page, in threads. Those from before what the earlier summary stands
     for are read before it, so that what they state counts as older.
     """
-    ledger, scope = StatementLedger(), task.scope
+    digest, scope = Digest(), task.scope
     tokens, has_messages, was_read = 0, False, False
 
     def add_earlier() -> None:
         for text in earlier:
-            read(ledger, text)
+            read(digest, text)
 
     def add(rows: Sequence[LogRow]) -> None:
         for row in rows:
-            ledger.add_message(row.message())
+            digest.add(row.message(), row.seq)
 
     def replace_all(messages: Sequence[Message]) -> None:
         for message in messages:
-            ledger.replace_by(message)
+            digest.replace_by(message)
 
     for page in _pages(task.spans):
         if not was_read and page.start >= scope.earlier_start:
@@ -202,21 +217,12 @@ async def _read_ledger(
         rows = [row for row in rows if row.seq not in task.verbatim_seqs]
         tokens += sum(row.tokens for row in rows)
         has_messages = has_messages or bool(rows)
-        if page.start <= scope.first_seq:
-            ledger.expect_first_request()
         await asyncio.to_thread(add, rows)
     if not was_read:
         await asyncio.to_thread(add_earlier)
     shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
     await asyncio.to_thread(replace_all, shown)
-    return ledger, tokens if has_messages else -1
-
-
-def _read_parts(texts: Sequence[str]) -> tuple[StatementLedger, list[str]]:
-    """Return the statements of summaries, and what of each a model has to merge."""
-    ledger = newest_ledger(texts)
-    replaced = replaced_items(ledger)
-    return ledger, [without_items(split_kept(text)[1], replaced) or NOTHING for text in texts]
+    return digest, tokens if has_messages else -1
 
 
 async def read_user_messages(

@@ -26,9 +26,9 @@ from app.common import json_text, pages
 from app.common.answers import answer
 from app.common.errors import NotFound, Problem, ServiceUnavailable, ValidationError
 from app.common.schema_errors import NAME_PATTERN
-from app.compaction.summaries.extractive import SummaryScope, ledger_of
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.room import SummaryScope, digest_of
 from app.compaction.summaries.transcript import without_trailing_calls
 from app.compaction.summariser import Summariser
 from app.conversations.compaction_receipt import ContextState
@@ -339,9 +339,7 @@ class StatelessService:
         require_messages(request.messages)
         neutral = await asyncio.to_thread(_parsed, request.messages)
         require_messages(without_trailing_calls(neutral), Message)
-        return await self._summarise(
-            tenant_id, neutral, request.model, SUMMARY_TOKENS[1], opens=True
-        )
+        return await self._summarise(tenant_id, neutral, request.model, SUMMARY_TOKENS[1])
 
     async def count(self, tenant_id: str, request: TokensRequest) -> TokenCount:
         """Return the tokens of messages, text and tools, counted as a build counts them."""
@@ -385,19 +383,17 @@ class StatelessService:
         neutral: Sequence[Message],
         model: str | None,
         max_tokens: int,
-        *,
-        opens: bool = False,
     ) -> MessageSummary:
         chosen = self._summariser.choose_model(model, None, None)
         if not without_trailing_calls(neutral):
             # A middle that is a call alone gives a model nothing to summarise.
             chosen = None
         run = self._summariser.start_run(tenant_id)
-        ledger = await asyncio.to_thread(ledger_of, neutral) if chosen is not None else None
+        digest = await asyncio.to_thread(digest_of, neutral) if chosen is not None else None
         try:
             scope = SummaryScope(self._summariser.access.tokenizer.count)
-            task = SummaryTask(SummaryRequest(), chosen, max_tokens, run, scope, opens=opens)
-            summary = await self._summariser.summarise(task, neutral, ledger=ledger)
+            task = SummaryTask(SummaryRequest(), chosen, max_tokens, run, scope)
+            summary = await self._summariser.summarise(task, neutral, digest=digest)
         finally:
             await run.record(self._database)
         return MessageSummary(summary.text, run.model)

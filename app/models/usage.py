@@ -198,6 +198,9 @@ def _tokens(raw: Mapping[str, Any], paths: str, at: str) -> int:
         value: Any = raw
         pointer = at
         for name in path.split("/"):
+            if isinstance(value, list):  # Gemini's tokens by kind of media have the same name
+                value = None
+                break
             if not isinstance(value, Mapping):
                 raise ValidationError.at(pointer, "An object is required")
             value, pointer = value.get(name), f"{pointer}/{name}"

@@ -25,13 +25,12 @@ from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.checklist import (
     KEPT_SHARE,
     Checklist,
-    kept_statements,
+    checklist_of,
     kept_text,
-    other_statements,
     split_kept,
     with_kept,
 )
-from app.compaction.summaries.extractive import SummaryScope
+from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import (
     SummaryPrompt,
     SummaryRequest,
@@ -39,9 +38,9 @@ from app.compaction.summaries.prompt import (
     parse_answer,
     prompt_hash,
 )
+from app.compaction.summaries.room import SummaryScope
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import SecretPatterns, compile_patterns, mask_secrets
-from app.compaction.summaries.statements.ledger import StatementLedger
 from app.compaction.summaries.transcript import (
     PartGroup,
     SourceText,
@@ -106,8 +105,7 @@ class SummaryTask:
 
     Without a `model` the built-in summariser makes it. The messages at `verbatim_seqs` stay
     verbatim beside it. `retained` is the retain section of `previous`. A summary of up to
-    `min_chars` is accepted even if its source is shorter. With `opens` the conversation begins
-    with the messages.
+    `min_chars` is accepted even if its source is shorter.
     """
 
     request: SummaryRequest
@@ -121,7 +119,6 @@ class SummaryTask:
     retained: str | None = None
     verbatim_seqs: frozenset[int] = frozenset()
     min_chars: int = 0
-    opens: bool = False
 
     @property
     def earlier(self) -> list[str]:
@@ -137,8 +134,8 @@ class SummaryTask:
 class ModelSummary:
     """Makes one summary by a model.
 
-    `groups` are what it summarises, `ledger` has the statements for its checklist. Those that are
-    kept have the room of the scope's `kept_tokens`, by default half of `max_tokens`; the model's
+    `groups` are what it summarises, `digest` has its checklist. What is
+    kept has the room of the scope's `kept_tokens`, by default half of `max_tokens`; the model's
     text has half of these in any case. `summary` and `retain` cover the texts before
     `remaining_texts`.
     """
@@ -146,7 +143,7 @@ class ModelSummary:
     access: ModelAccess
     task: SummaryTask
     groups: Sequence[PartGroup]
-    ledger: StatementLedger | None = None
+    digest: Digest | None = None
     has_verbatim: bool = False
     of_summaries: bool = False
     max_chunk_tokens: int | None = None
@@ -188,29 +185,24 @@ class ModelSummary:
 
     def _prepare_texts(self) -> None:
         """Mask the parts, choose the checklist, and shorten the parts to their share."""
-        count, ledger, scope = self._count, self.ledger, self.task.scope
+        count, digest, scope = self._count, self.digest, self.task.scope
         _, self.summary = split_kept(self.summary)
         groups = [tuple(part.changed(self._mask) for part in group) for group in self.groups]
         source_tokens = sum(count(part.full_text) for group in groups for part in group)
         others_tokens = int(source_tokens * CHECKLIST_SHARE)
         self.max_tokens = max(MIN_ANSWER_TOKENS, self.max_tokens - count(scope.closing.text))
-        if ledger is not None:
+        if digest is not None:
             half = int(self.max_tokens * KEPT_SHARE)
-            kept = kept_statements(ledger, max(half, scope.kept_tokens or 0), count)
-            self.checklist = Checklist(kept)
-            self.max_tokens += max(0, count(kept_text(kept)) - half)
+            room = max(half, scope.kept_tokens or 0)
+            self.checklist = checklist_of(digest, room, others_tokens, count)
+            self.max_tokens += max(0, count(kept_text(self.checklist.kept)) - half)
         fixed_tokens = sum(count(part["content"]) for part in self._call("", False).messages)
         limit = max(
             MIN_TRANSCRIPT_TOKENS,
             int(source_tokens * TRANSCRIPT_SHARE),
-            int(source_tokens * SENT_SHARE) - fixed_tokens - others_tokens,
+            int(source_tokens * SENT_SHARE) - fixed_tokens,
         )
         self.remaining_texts = shortened_groups(groups, limit, count)
-        if ledger is not None:
-            texts = (item.text for group in self.remaining_texts for item in group)
-            sent = "\n".join((self.summary, *texts))
-            others = other_statements(ledger, sent, others_tokens, count)
-            self.checklist = replace(self.checklist, others=others)
 
     def _count(self, text: str) -> int:
         return self.access.tokenizer.count(text)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from app.compaction.summaries.statements.calls import shortened
-from app.compaction.summaries.statements.segments import segments
+from app.compaction.summaries.sentences import one_line, sentences
 from app.formats.message import Message, Role
 
 SENTENCE_CHARS = 160
@@ -47,8 +46,8 @@ def _request(message: Message) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    first = next(segments(text[:SCAN_CHARS].strip()), None)
-    return shortened(first.text if first is not None else "", SENTENCE_CHARS).rstrip(".。")
+    first = next(sentences(text[:SCAN_CHARS].strip()), "")
+    return one_line(first, SENTENCE_CHARS).rstrip(".。")
 
 
 def _open_items(messages: Sequence[Message]) -> str | None:
@@ -57,7 +56,7 @@ def _open_items(messages: Sequence[Message]) -> str | None:
     answered = {message.tool_call_id for message in results}
     open_calls = [call for call in last.calls if call.id not in answered] if last else []
     if open_calls:
-        names = ", ".join(shortened(call.name, 80) or "a tool" for call in open_calls[:3])
+        names = ", ".join(one_line(call.name, 80) or "a tool" for call in open_calls[:3])
         return f"Open is the result of {names}{' and more' * (len(open_calls) > 3)}."
     if last is not None and not results and last.role is Role.USER:
         return "The last request is not answered yet."

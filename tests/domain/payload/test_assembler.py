@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from app.conversations.view import ENDLESS, RETAIN_PREFIX, SUMMARY_PREFIX, Span, View
 from app.formats import PROVIDERS
 from app.formats.media import clean
-from app.formats.message import EMPTY_MESSAGE, NO_RESULT, FormatName, Message, Role, Text
+from app.formats.message import (
+    EMPTY_MESSAGE,
+    NO_RESULT,
+    FormatName,
+    Message,
+    Reasoning,
+    Role,
+    Text,
+)
 from app.formats.tools import own_id
 from app.models.tokens import count_payload_messages
 from app.payload import assembler_of
@@ -380,3 +388,36 @@ def test_several_summaries_have_the_requested_role() -> None:
     wire = items_of(CHAT, *RICH_LOG, view=replace(RICH_VIEW, summary_as_system=True))
     assert [item["role"] for item in wire[:5]] == ["user", "system", "system", "system", "user"]
     assert "system" not in {item["role"] for item in wire[5:]}
+
+
+@given(cases(st.just(ANTHROPIC)))
+@QUICK
+def test_thinking_is_replayed_only_after_its_epoch_began(case: Case) -> None:
+    """Signed thinking goes back verbatim after `reasoning_after`, and never before.
+
+    At the end of a message it goes with the next one of the assistant, or not at all.
+    """
+    wanted: list[Any] = []
+    held: list[Any] = []
+    for made in case.shown:
+        if made.role is not Role.ASSISTANT or made.format is not ANTHROPIC:
+            held = []
+        if made.seq <= case.view.reasoning_after or made.role is not Role.ASSISTANT:
+            continue
+        parts = made.message().parts
+        said = max((i for i, p in enumerate(parts) if not isinstance(p, Reasoning)), default=-1)
+        blocks = [
+            (i < said, p.block)
+            for i, p in enumerate(parts)
+            if isinstance(p, Reasoning) and p.format is ANTHROPIC
+        ]
+        wanted += held if said >= 0 else []
+        wanted += [block for is_inside, block in blocks if is_inside]
+        held = (held if said < 0 else []) + [block for is_inside, block in blocks if not is_inside]
+    sent = [
+        block
+        for item in parsed(folded(case).items())
+        for block in item["content"]
+        if block["type"] in THINKING
+    ]
+    assert sent == wanted

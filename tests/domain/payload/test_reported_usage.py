@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import ServerToolUsage, Usage
-from google.genai.types import GenerateContentResponseUsageMetadata
+from google.genai.types import GenerateContentResponseUsageMetadata, ModalityTokenCount
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import CompletionUsage
@@ -119,6 +119,7 @@ def shapes_of(fresh: int, output: int, write: int, read: int) -> dict[str, dict[
             cached_content_token_count=read,
             candidates_token_count=output,
             total_token_count=sent + output,
+            prompt_tokens_details=[ModalityTokenCount(modality="TEXT", token_count=sent)],
         )
     shapes = {name: made.model_dump() for name, made in objects.items()}
     shapes |= {f"{n} sparse": made.model_dump(exclude_none=True) for n, made in objects.items()}

@@ -226,3 +226,15 @@ async def test_a_job_whose_worker_died_is_done_by_another(harness: Harness) -> N
     await another(harness).work(cid, job.job_id)
     assert (await harness.compaction.job(TENANT, job.job_id)).status == "done"
     assert (await harness.receipt(cid)).trigger == "forced"
+
+
+async def test_two_workers_at_once_compact_once(harness: Harness) -> None:
+    """Of two workers woken at the same time one makes the summary."""
+    other = another(harness)
+    cid = await harness.conversation(policy(1100, 100))
+    await fill(harness, cid, 755)
+    await asyncio.gather(*(one.work(cid) for one in (harness, other, harness, other)))
+    assert len(harness.gateway.calls) + len(other.gateway.calls) == 1
+    assert len(await harness.receipts.page(TENANT, cid, 10, None)) == 1
+    await harness.work(cid)
+    assert not await is_due(harness, cid)

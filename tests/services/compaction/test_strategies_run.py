@@ -96,7 +96,7 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
     for build in await both(harness, cid):
         retain, summary, *later = texts(build)
         assert retain == "[Kept from earlier in the conversation: the goal is tea]"
-        assert summary.startswith(f"{SUMMARY_PREFIX}what was said\n\nNot all is listed: ")
+        assert summary.startswith(SUMMARY_PREFIX) and "\nwhat was said\n\nMore: " in summary
         assert later[:3] == [
             "the last question",
             "the last answer",
@@ -162,7 +162,7 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     assert len(harness.gateway.calls) == 8
     for build in await both(harness, cid):
         for node, text in zip((6, 7), texts(build), strict=False):
-            assert text.startswith(f"{SUMMARY_PREFIX}node {node}\n")
+            assert text.startswith(SUMMARY_PREFIX) and f"node {node}\n" in text
 
 
 # --- chain ----------------------------------------------------------------------------------

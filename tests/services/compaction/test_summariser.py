@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ServiceUnavailable
-from app.compaction.summaries.checklist import read_kept
-from app.compaction.summaries.extractive import SummaryScope, ledger_of
+from app.compaction.summaries.checklist import KEPT_HEADING, NOT_SAID, read_kept
+from app.compaction.summaries.digest import NO_CLOSING, Closing
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.room import SummaryScope, digest_of
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
-from app.compaction.summaries.statements.summary_text import NO_CLOSING, Closing
 from app.compaction.summaries.transcript import SourceText, take_chunk
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
@@ -227,26 +227,27 @@ async def kept(
 ) -> str:
     """Return a summary with a checklist of what the messages and the earlier summary state."""
     subject = summariser(gateway)
-    ledger = ledger_of(messages)
-    read_kept(ledger, previous or "")
+    digest = digest_of(messages)
+    read_kept(digest, previous or "")
     task = plain_task(subject.start_run("tenant"), max_tokens, previous, Closing(1, 9))
-    return (await subject.summarise(task, messages, ledger=ledger)).text
+    return (await subject.summarise(task, messages, digest=digest)).text
 
 
 async def test_a_model_cannot_lose_a_standing_instruction() -> None:
     """An answer without it, or in other words, has it word for word. [summary.checklist]"""
-    instruction = "Never drop a table."
+    instruction = "Never drop a table. Find the slow query."
     gateway = ScriptedGateway(
         GOOD,
-        "<summary>## Standing instructions\n- never drop a table\n\n## Next step\n- go</summary>",
+        f"<summary>## Standing instructions\n- {instruction}\n- ask the boss\n\n## Next step\n- go"
+        "</summary>",
         "<summary>They like tables.</summary>",
     )
     first = await kept(gateway, work(2, 200))
-    assert f"- {instruction}\n\nshort\n\nNot all is listed: " in first
-    listed = f"<checklist>\n## Standing instructions, word for word\n- {instruction}"
-    assert listed in gateway.texts[0]
+    listed = f"{KEPT_HEADING}\n- {instruction}"
+    assert first == f"{listed}\n\nshort\n\nMore: receipt, messages 1 to 9."
+    assert f"<checklist>\n{listed}" in gateway.texts[0]
     second = await kept(gateway, work(2, 200)[1:], first)
-    assert second.count("table") == 1 and f"- {instruction}\n\n## Next step" in second
+    assert second.count("table") == 1 and f"- ask the boss{NOT_SAID}\n" in second
     assert "<earlier_summary>\nshort\n</earlier_summary>" in gateway.texts[1]
     third = await kept(gateway, numbered(3), second)
     assert f"- {instruction}\n\nThey like tables." in third

@@ -122,11 +122,11 @@ async def test_generated_logs_are_compacted_as_a_dry_run_says(
 async def test_room_that_a_summary_does_not_need_shows_messages(
     harness: Harness, strategy: str
 ) -> None:
-    """Half of a target is reserved for a summary; what that leaves is used. [summary.room]"""
+    """Most of a target is reserved for a summary; what that leaves is used. [summary.room]"""
     cid = await harness.conversation(policy(40_000, 100, strategy=strategy), tools=TOOLS)
     for number in range(120):
         await harness.append(cid, user("Go on, please."), says(f"step {number} " * 60))
     used = (await harness.build(cid))["tokens_used"]
     target = used // 2
     made = await compacted_as_shown(harness, cid, target_tokens=target)
-    assert 0.85 * target <= made.after_tokens <= target
+    assert 0.8 * target <= made.after_tokens <= target

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.blobs.store import BlobStore, ObjectStore
-from app.common.errors import ContextError, Gone, NotFound, UnpairedToolResult
+from app.common.errors import ContextError, Gone, NotFound, ServiceUnavailable, UnpairedToolResult
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.stored_results import Content
 from app.conversations.view import Span, spans_through
 from app.conversations.visible import base_view, shown_entries
+from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -446,3 +447,27 @@ async def test_a_source_deleted_meanwhile_is_not_found(
 
 
 # --- asked for twice --------------------------------------------------------------------------
+
+
+async def test_a_failed_fork_leaves_no_rows(
+    harness: Harness,
+    connection: asyncpg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A failed fork leaves no rows, and its id can be used again [log.durable]."""
+    cid = await compacted(harness)
+    own = new_id()
+    asked: dict[str, Any] = {"public_id": own}
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise ServiceUnavailable("The database does not answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(forks, "_check_agent", fail)
+        with pytest.raises(ServiceUnavailable):
+            await fork(harness, cid, **asked)
+    for name, table in TABLES.items():
+        if "conversation_id" in table.columns:
+            query = f"SELECT count(*) FROM {name} WHERE conversation_id = $1"
+            assert await connection.fetchval(query, own) == 0
+    assert await fork(harness, cid, **asked) == own

@@ -1,0 +1,399 @@
+"""Reads texts without knowing their language: what people wrote, its sentences and its values.
+
+1. What a harness adds to a user's message is removed; what the user typed for a command stays.
+2. A text is cut between sentences and lines, never inside one.
+3. A statement is a sentence with a label or with a value that has a type, such as an amount.
+4. A newer statement replaces an older one only where that is sure: both are about the same words,
+   and their values of one type differ.
+"""
+
+# ruff: noqa: RUF001 - characters of several scripts are meant
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from app.models.tokens import CountText
+
+# --- messages of users ------------------------------------------------------------------------
+
+_ELEMENT = re.compile(
+    r"<([a-z]+(?:-[a-z]+)+|environment_(?:details|context)|EXTRA_INSTRUCTIONS|user_info"
+    r"|project_layout|open_and_recently_viewed_files|additional_data|attached_files"
+    r"|system_reminder|repository_context|repo_map)(?:\s[^<>\n]{0,200})?>",
+    re.IGNORECASE,
+)
+"""An element of a harness; a name with hyphens is one of any harness, no element of HTML."""
+_COMMAND = re.compile(r"<command-(?:name|args)>([^<]*)<")
+"""The elements with what the user typed."""
+_BUILT_IN = re.compile(r"^/(?:clear|compact|exit|login|logout|model|resume|rewind|context|cost)\b")
+_NOTICE = re.compile(
+    r"^\s*(?:\[Request interrupted by user[^\]\n]*\]|\[image(?:[:,# ][^\]\n]*)?\]|\(no content\)"
+    r"|\[\d\d:\d\d:\d\d\]?.{0,400}|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d.{0,400}"
+    r"|\[?(?:INFO|DEBUG|TRACE|WARN|WARNING)\b[\]: ].{0,400}|\s+at \S+\(.{0,400})\s*$"
+)
+_NOTICES = ("<task-notification>", "<bash-", "<local-command")
+_TEMPLATE = re.compile(r"^\s*(?:Base directory for this skill:|<objective>|<execution_context>)")
+_RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
+_PROTOCOL = re.compile(
+    r"^\s*(?:<(?:returncode|output|stdout|stderr|result|tool_response|function_results"
+    r"|observation|tool_result|response|error|exit_code)\b"
+    r"|\[File: |\(Open file: |\(Current directory: |bash-\$|\[The command completed"
+    r"|(?:EXECUTION RESULT|OBSERVATION|Observation|Tool result|Exit code|Returncode|Output|stdout)"
+    r"\b[^\n]{0,60}:|Your (?:command ran|proposed edit))"
+)
+"""How the output of a command begins that a harness sends as the user's message."""
+_DATA = re.compile(r"^\s*(?:\{\s*\"|\[\s*\{|Traceback \(most|\$ |\s{0,6}1[:|\t→])")
+_PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
+_FENCE = re.compile(r"^ {0,8}(?:```|~~~)")
+_ACTION = re.compile(
+    r"```\s*\Z|</(?:execute_\w+|function|tool_call|invoke|action|command|tool_use|bash|tool_code"
+    r"|\w{2,30}_\w{2,30})>\s*\Z|^Action(?: Input)?:",
+    re.MULTILINE,
+)
+
+
+def typed_text(text: str) -> str:
+    """Return a user's text without what a harness added to it (rule 1)."""
+    if text.lstrip().startswith(_NOTICES):
+        return ""
+    if typed := _COMMAND.findall(text[: MAX_SENTENCE_CHARS * 8]):
+        text = " ".join(part.strip() for part in typed).strip()
+    elif "<" in text:
+        text = _without_elements(text)
+    if _BUILT_IN.match(text):
+        return ""
+    return "\n".join(line for line in text.splitlines() if not _NOTICE.match(line)).strip()
+
+
+def _without_elements(text: str) -> str:
+    kept: list[str] = []
+    at, lowered, unclosed = 0, "", set[str]()
+    while match := _ELEMENT.search(text, at):
+        kept.append(text[at : match.start()])
+        name = match[1].lower()
+        lowered = lowered or text.lower()
+        closing = f"</{name}>"
+        end = -1 if name in unclosed else lowered.find(closing, match.end())
+        if end < 0:
+            unclosed.add(name)
+            kept.append(match[0])
+        at = end + len(closing) if end >= 0 else match.end()
+    kept.append(text[at:])
+    return "".join(kept)
+
+
+def is_template(text: str) -> bool:
+    """Whether a user message is a prompt that a command of a harness stands for."""
+    return _TEMPLATE.match(text) is not None
+
+
+def resumed_from(text: str) -> str:
+    """Return a harness's own summary of an earlier conversation, if a user message is one."""
+    if not _RESUMED.match(text):
+        return ""
+    return text.partition("\nSummary:\n")[2].strip() or text.strip()
+
+
+def is_observation(text: str, said: str) -> bool:
+    """Whether a user message is the output of the command that the assistant wrote in `said`."""
+    if _PROMPT_END.search(text[-500:]) or _PROTOCOL.match(text):
+        return True
+    is_called = _ACTION.search(said[-400:]) is not None
+    return is_called and (_DATA.match(text) is not None or _is_output(text[:4000]))
+
+
+def _is_output(text: str) -> bool:
+    lines = [line for line in text.splitlines() if line.strip()]
+    rows = sum(is_code(line) or not line[:1].strip() for line in lines)
+    return len(lines) > 2 and 2 * rows > len(lines)
+
+
+def command_in(said: str) -> tuple[str, str]:
+    """Return the command in the last fence of a text, and the text before it."""
+    parts = re.split(r"```[\w-]{0,20}[ \t]*\n?", said)
+    if len(parts) > 2:
+        return parts[-2].strip(), parts[0].strip()
+    match = re.search(r"<(execute_\w+|function|tool_call|bash|command)\b[^>\n]{0,80}>", said)
+    if match is None:
+        return "", said
+    return re.sub(r"</?[\w=]{1,60}>", " ", said[match.end() :]).strip(), said[: match.start()]
+
+
+# --- sentences --------------------------------------------------------------------------------
+
+MAX_SENTENCE_CHARS = 500
+_END = re.compile(
+    r"[.!?…](?<![.!?…].)[.!?…]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
+)
+QUESTION = ("?", "？")
+_BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|#{1,6})\s+(?:\[[ xX~-]\]\s*)?")
+_CODE = re.compile(
+    r"^\s*(?:def |class |import |from \S+ import|const |let |var |function |return\b|if \(|for \("
+    r"|while \(|#include|#!|//|/\*|\$ |>>> |@@ |diff --git|[+-]{3} |public |private |package "
+    r"|func |fn |<\?|</?\w+[ >/]|SELECT |INSERT |UPDATE |DELETE |CREATE |[{}|]|\[\{|\d+[:→|\t]"
+    r"|[\w./\\-]+:\d+[:-]|Traceback|File \"|[drwx-]{10} |\w+ = )"
+)
+_TICKS = re.compile(r"`[^`\n]{1,200}`|https?://\S{1,300}|\*\*")
+_SYMBOLS = str.maketrans("", "", "{}[]()<>;=|&$\\_^~@#*+")
+_HEADING = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*[^*\n]{1,80}\*\*:?\s*$|[=-]{3,}\s*$)")
+
+
+def pieces(text: str) -> list[str]:
+    """Return a text cut after each sentence and line; joined they are the text (rule 2)."""
+    found: list[str] = []
+    start = 0
+    for match in _END.finditer(text):
+        end = match.end()
+        if match[0][0] == "." and (
+            text[end : end + 1].islower()
+            or text[max(start, match.start() - 2) : match.start()].strip().isdigit()
+            or len(text[start : match.start()].strip()) < 3
+        ):  # fmt: skip - an abbreviation, or a number before an item
+            continue
+        found.append(text[start:end])
+        start = end
+    if text[start:]:
+        found.append(text[start:])
+    return found
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences and items of prose: no code, tables, headings or lead-ins."""
+    in_fence = False
+    before = ""
+    for piece in pieces(text):
+        line = piece.strip()
+        if _FENCE.match(piece):
+            in_fence = not in_fence
+        if in_fence or not line or _FENCE.match(piece):
+            before = ""
+        elif before and not before.endswith((".", "!", "?", ":", "。")) and line[0].islower():
+            before = f"{before} {line}"  # a hard-wrapped line
+            continue
+        else:
+            if before:
+                yield before
+            before = "" if _HEADING.match(piece) else _BULLET.sub("", line)
+            continue
+        if before:
+            yield before
+    if before:
+        yield before
+
+
+def is_prose(sentence: str) -> bool:
+    """Whether it is a whole sentence or item that says something."""
+    words = len(sentence.split())
+    is_long = words >= 3 or len(sentence) - len(sentence.encode("ascii", "ignore")) >= 6
+    ends = sentence.endswith((":", "…", ",", "：", *QUESTION))
+    return is_long and not ends and len(sentence) <= MAX_SENTENCE_CHARS and not is_code(sentence)
+
+
+def is_code(line: str) -> bool:
+    """Whether a line is one of code, a listing, a table or a trace."""
+    if _CODE.match(line):
+        return True
+    plain = _TICKS.sub("", line)
+    return 7 * (len(plain) - len(plain.translate(_SYMBOLS))) > len(plain)
+
+
+def without_code(text: str) -> str:
+    """Return the prose of an assistant's text: without fences, tables and listings."""
+    kept: list[str] = []
+    in_fence = False
+    for line in text.splitlines():
+        if _FENCE.match(line):
+            in_fence = not in_fence
+        elif not in_fence and not (line.strip() and is_code(line) and not _BULLET.match(line)):
+            kept.append(line)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
+
+
+def one_line(text: str, max_chars: int) -> str:
+    """Return the beginning of a text on one line, cut between words."""
+    line = " ".join(text[: 2 * max_chars + 200].split())
+    if len(line) <= max_chars:
+        return line
+    cut = line[: max_chars - 1]
+    space = cut.rfind(" ")
+    return f"{cut[:space] if space > max_chars // 2 else cut}…"
+
+
+_SCANNED = 12_000
+
+
+def head_and_tail(text: str, max_tokens: int, count: CountText, head_share: float = 0.6) -> str:
+    """Return the first and the last sentences of a text, within `max_tokens`; empty without any."""
+    left_out = "[… {:,} characters left out …]"
+    room = max_tokens - count(left_out.format(len(text))) - 2
+    first, last = pieces(text[:_SCANNED]), pieces(text[-_SCANNED:])
+    if len(text) > _SCANNED:  # where the text was cut is no end of a sentence
+        first, last = first[:-1], last[1:]
+    head, used = _taken(first, int(room * head_share), count)
+    if not head:
+        head, used = _taken(first[:1], room, count)
+    tail, _ = _taken(last[::-1], room - used, count)
+    tail = tail[::-1][-max(0, len(first) - len(head)) :] if len(text) <= _SCANNED else tail[::-1]
+    shown = "".join(head).rstrip(), "".join(tail).strip()
+    if not any(shown) and first and len(first[0]) > MAX_SENTENCE_CHARS:  # no end of a sentence
+        shown = f"{text[: max(0, room) * 2].rsplit(' ', 1)[0]}…", ""
+    if not any(shown):
+        return ""
+    left = len(text) - len(shown[0]) - len(shown[1])
+    return "\n".join(filter(None, (shown[0], left_out.format(left), shown[1])))
+
+
+def _taken(parts: list[str], room: int, count: CountText) -> tuple[list[str], int]:
+    used, taken = 0, list[str]()
+    for part in parts:
+        cost = count(part) + 1
+        if used + cost > room:
+            break
+        taken.append(part)
+        used += cost
+    return taken, used
+
+
+# --- statements -------------------------------------------------------------------------------
+
+_LABEL = re.compile(r"^\W{0,4}([^\W\d_][^\n:：.?!]{1,40}?)\*{0,2}[:：]\*{0,2}\s+(?=\S)")
+_UPPER, _LOWER = "A-ZÀ-ÖØ-ÞА-ЯЁ", "a-zß-öø-ÿа-яё"
+_VALUES = {
+    "url": r"https?://[^\s<>\"'`)]+",
+    "mail": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
+    "path": r"(?<![\w/])~?/[\w.@+-]+(?:/[\w.@+-]*)+|(?<![\w/.-])[\w.-]+(?:/[\w.@-]+)+"
+    r"|(?<![\w-])[\w-]{1,80}\.(?:py|js|ts|go|rs|c|ya?ml|toml|json|md|conf|txt|csv|xlsx?)\b",
+    "date": r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b|\d+年(?:\d+月)?(?:\d+日)?"
+    rf"|\b\d{{1,2}}(?:st|nd|rd|th|\.)? [{_UPPER}][{_LOWER}]{{2,8}}\b"
+    rf"|\b[{_UPPER}][{_LOWER}]{{2,8}} \d{{1,2}}(?:st|nd|rd|th)?\b(?! ?[%€$])",
+    "time": r"\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]m\b",
+    "version": r"\bv?\d+(?:\.\d+){2,}\b",
+    "money": r"[$€£¥₩₹]\s?\d[\d.,]*[A-Za-z]?|\b\d[\d.,]*\s?(?:[€£¥₩]|(?:USD|EUR|GBP|CHF|JPY)\b)",
+    "host": r"(?<![\w.-])[a-z][\w-]{0,62}(?:\.[a-z][\w-]{1,62})+\b",
+    "code": r"\b[A-Z][A-Z0-9]{1,11}-\d+\b|#\d+\b|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b"
+    r"|\b(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z0-9]{5,12}\b|\b[a-z]{2,}(?:[-_][a-z]+)*[-_]\d+\b",
+    "number": r"(?<![A-Za-z0-9_.])\d[\d.,]*(?:\s?(?:[%°]|[^\W\d_]{1,12}))?",
+    "name": rf"(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
+    rf"|\b[{_UPPER}][{_LOWER}]+ [{_UPPER}][{_LOWER}]+\b(?![/-])|\b[A-Z]{{4,}}(?:-\d+)?\b"
+    rf"|(?<=: )[{_UPPER}][\w-]+(?=\.?$)",
+    "quoted": r"[“\"«「`][^”\"»」`\n]{1,60}[”\"»」`]",
+}
+_VALUE = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _VALUES.items()))
+_SIGN = re.compile(r"[\d@/“\"«「`]|(?<=.)[A-ZÀ-ÞА-Я]|\w\.\w")
+_WORD = re.compile(r"[^\W\d_]+")
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7ff]+")
+MAX_LABEL_WORDS, MIN_RUN = 5, 3
+WEAK = frozenset({"name", "quoted", "number"})
+"""Types of values that many sentences have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a sentence is about: its label, the stems of its words, and its values by type.
+
+    `before` are the stems directly before others.
+    """
+
+    label: str
+    stems: frozenset[str]
+    before: Mapping[str, str]
+    values: Mapping[str, frozenset[str]]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """What it can be found by: the stems, and its names, which may be part of the subject."""
+        return self.stems | self.values.get("name", frozenset())
+
+    @property
+    def is_strong(self) -> bool:
+        """Whether it has a value of a type that few sentences have."""
+        return bool(self.values.keys() - WEAK)
+
+
+@lru_cache(4096)
+def statement_of(sentence: str) -> Statement:
+    """Return what a sentence states."""
+    label = _LABEL.match(sentence)
+    label = label if label and len(label[1].split()) <= MAX_LABEL_WORDS else None
+    body = sentence[label.end() :] if label else sentence
+    values: dict[str, set[str]] = {}
+    taken = body
+    for match in _VALUE.finditer(body) if _SIGN.search(body) else ():
+        value = match[0].split()[0] if match.lastgroup == "number" else match[0]
+        values.setdefault(match.lastgroup or "", set()).add(value.strip(" .,").lower())
+        taken = taken.replace(match[0], " ", 1)
+    title = label[1].strip(" *").lower() if label else ""
+    if label and not label[1].isupper():
+        taken = f"{label[1]} {taken}"
+    found = {kind: frozenset(each) for kind, each in values.items()}
+    stems = list(_stems(taken))
+    before = dict(zip(stems[1:], stems, strict=False))
+    return Statement(title, frozenset(stems), before, found)
+
+
+def _stems(text: str) -> Iterator[str]:
+    for word in _WORD.findall(text):
+        if wide := _WIDE.findall(word):
+            for run in wide:
+                yield from (run[at : at + 2] for at in range(max(1, len(run) - 1)))
+        elif len(word) > 3 or (word.isupper() and len(word) > 1):
+            yield word.lower()[:4]
+
+
+def label_of(sentence: str) -> str:
+    """Return the label in capitals that a sentence begins with, its colon included, or nothing."""
+    label = _LABEL.match(sentence)
+    if label is None or not label[1].isupper() or len(label[1].split()) > MAX_LABEL_WORDS:
+        return ""
+    return label[0].rstrip()
+
+
+def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
+    """Whether a newer statement surely replaces an older one (rule 4).
+
+    `common` are the stems that many statements have: they tell no subject from another.
+    """
+    names = new.values.get("name", frozenset()) & old.values.get("name", frozenset())
+    same = frozenset(word for name in names for word in _WORD.findall(name))  # part of the subject
+    mine, others = new.stems - common | same, old.stems - common | same
+    shared = len(mine & others)
+    if not shared or (new.label and old.label and new.label != old.label):
+        return False
+    overlap = shared / min(len(mine), len(others))
+    kinds = new.values.keys() & old.values.keys()
+    pairs = {kind: (new.values[kind], old.values[kind]) for kind in kinds}
+    differing = {kind for kind, (one, other) in pairs.items() if one - other and other - one}
+    same_label = bool(new.label) and new.label == old.label
+    if len(differing) > 1:
+        return False  # one of the values may be the subject: `invoice 7 is $300`
+    if differing and not same_label:
+        return overlap >= 0.5 and shared >= 2 and not _is_qualified(new, old, mine & others)
+    if differing - WEAK:
+        return overlap >= 0.32
+    if differing:
+        return overlap >= 0.6 and shared >= 2
+    if not kinds and same_label:
+        return shared >= 3 and overlap >= 0.7
+    return False
+
+
+def _is_qualified(new: Statement, old: Statement, shared: frozenset[str]) -> bool:
+    """Whether other words stand before what both have: `mobile port`, `partner port`.
+
+    Before three words or more that both have in a row they are no part of the subject.
+    """
+    follows = {old.before[stem]: stem for stem in shared if stem in old.before}
+    for stem in shared:
+        one, other = new.before.get(stem), old.before.get(stem)
+        if not one or not other or one == other or {one, other} & shared:
+            continue
+        run, at = 1, stem
+        while run < MIN_RUN and (then := follows.get(at)) and new.before.get(then) == at:
+            run, at = run + 1, then
+        if run < MIN_RUN:
+            return True
+    return False

@@ -1,0 +1,272 @@
+"""Summaries without a model: properties of the text, and of what a later round makes of it.
+
+[summary.extractive, summary.statements, summary.unlisted]
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.compaction.summaries.digest import HEADING, MORE, Closing, Digest
+from app.compaction.summaries.prompt import SummaryResult
+from app.compaction.summaries.room import NOTHING, digest_of, fitted, without_replaced
+from app.formats.message import Message, Role, Text, ToolCall
+
+PLENTY = 6000
+
+
+def count(text: str) -> int:
+    """Return a token for each four characters, and for each wide one."""
+    wide = sum(character > "\u2e80" for character in text)
+    return (len(text) - wide + 3) // 4 + wide
+
+
+def user(text: str) -> Message:
+    """Return a user message."""
+    return Message(Role.USER, (Text(text),))
+
+
+def assistant(text: str, *calls: ToolCall) -> Message:
+    """Return an assistant message."""
+    return Message(Role.ASSISTANT, (Text(text), *calls))
+
+
+def call(call_id: str, name: str, **arguments: object) -> ToolCall:
+    """Return a tool call."""
+    return ToolCall(call_id, name, json.dumps(arguments))
+
+
+def result(text: str, call_id: str, *, failed: bool = False) -> Message:
+    """Return a tool message."""
+    return Message(Role.TOOL, (Text(text),), tool_call_id=call_id, is_error=failed)
+
+
+def run(call_id: str, command: str, output: str, *, failed: bool = False) -> list[Message]:
+    """Return a shell command with its output."""
+    asked = assistant("", call(call_id, "bash", command=command))
+    return [asked, result(output, call_id, failed=failed)]
+
+
+def told(text: str) -> list[Message]:
+    """Return a statement of a user of which the assistant takes note."""
+    return [user(text), assistant("Noted.")]
+
+
+def summarised(
+    messages: list[Message], *earlier: str, tokens: int = PLENTY, closing: Closing | None = None
+) -> SummaryResult:
+    """Return the summary of messages after earlier ones."""
+    return fitted(digest_of(messages, earlier), tokens, count, closing or Closing())
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """Return the items of a summary by section, read apart from the service's own reader."""
+    found: dict[str, list[str]] = {}
+    items: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("## "):
+            items = found.setdefault(line[3:], [])
+        elif line.startswith("- "):
+            items.append(line[2:])
+        elif line.startswith("  ") and items:
+            items[-1] += f"\n{line[2:]}"
+    return found
+
+
+REQUEST = "Fix the login bug in src/auth/login.py.\nMust keep Python 3.9.\n\n```\ntrace\n```"
+WORK = [
+    user(REQUEST),
+    assistant("Looking.", call("c1", "read_file", path="src/auth/session.py")),
+    result("def f(): ...", "c1"),
+    *run("c2", "pytest -x", "ValueError: bad salt\n1 failed in 2s"),
+    assistant("The salt is wrong. Shall I use bcrypt or argon2?"),
+    user("bcrypt"),
+    assistant("", call("c3", "TodoWrite", todos=[{"content": "deploy", "status": "pending"}])),
+    result("ok", "c3"),
+    assistant("", call("c4", "edit_file", path="src/auth/login.py")),
+    result("done", "c4"),
+    assistant("The hash is bcrypt now. Next I run the tests."),
+    *told("From now on, answer in German."),
+    *told("CONSTRAINT: The budget cap is $500 in total."),
+]
+
+
+def test_a_summary_holds_what_the_work_needs() -> None:
+    """Requests whole, an answer with its question, the state from calls, and where it stood."""
+    assert sections(summarised(WORK).text) == {
+        "Stated by the user": [
+            "From now on, answer in German.",
+            "CONSTRAINT: The budget cap is $500 in total.",
+        ],
+        "Requests": [
+            f"#1 {REQUEST}",
+            "#7 bcrypt\n(asked: Shall I use bcrypt or argon2?)",
+        ],
+        "Todo list": ["[ ] deploy"],
+        "Failed last": ["pytest -x → ValueError: bad salt"],
+        "Files edited": ["src/auth/login.py"],
+        "Files read": ["src/auth/session.py"],
+        "Where it stood": [
+            "#6 The salt is wrong. Shall I use bcrypt or argon2?",
+            "#12 The hash is bcrypt now. Next I run the tests.",
+        ],
+    }
+
+
+@pytest.mark.parametrize("passing", ["pytest", "cd /w && pytest tests -q 2>&1 | tail -3"])
+def test_a_later_success_of_the_same_runner_ends_a_failure(passing: str) -> None:
+    """Flags, paths and pipes make no other command. [summary.state-from-calls]"""
+    found = sections(summarised([*WORK, *run("c9", passing, "3 passed in 1s")]).text)
+    assert "Failed last" not in found
+    assert [line.partition(" → ")[2] for line in found["Commands"]] == ["3 passed in 1s"]
+
+
+def test_output_that_is_sent_as_the_user_is_the_result_of_the_command() -> None:
+    """The command in the last fence is the call, and no output is listed."""
+    step = assistant("I run the tests.\n```bash\npytest -q\n```")
+    output = user("<returncode>1</returncode>\n<output>\nE   KeyError: 'x'\n1 failed\n</output>")
+    found = sections(summarised([user("Fix the parser."), step, output]).text)
+    assert found["Requests"] == ["#1 Fix the parser."]
+    assert found["Failed last"] == ["pytest -q → 1 failed"] or "KeyError" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("The staging port is 8080.", "Actually, the staging port is now 9090."),
+        ("CAP: Spending is capped at $500.", "CAP: Total spending must stay below $700."),
+        ("Der Staging-Port ist 8080.", "Korrektur: der Staging-Port ist jetzt 9090."),
+        ("The release owner is Ada Lovelace.", "This week the release owner is Grace Hopper."),
+    ],
+)
+def test_only_the_newest_value_of_a_subject_is_listed(old: str, new: str) -> None:
+    """Also where a message that stays shown has it. [summary.superseded]"""
+    other = told("The metrics port is 7000 on weekends.")
+    text = summarised([*told(old), *other, *told(new)]).text
+    assert old not in text and new in text and "7000" in text
+    digest = digest_of([*told(old), *other])
+    digest.replace_by(user(new))
+    assert old not in fitted(digest, PLENTY, count).text
+    texts = [summarised(told(old)).text, summarised(told(new)).text]
+    assert without_replaced(texts, count) == [NOTHING, texts[1]]
+
+
+def test_statements_of_one_shape_about_different_things_stay() -> None:
+    """And an assistant's statement replaces no user's."""
+    ports = ["The Redis port is 6379.", "The Postgres port is 5432.", "The timeout is 30 seconds."]
+    ports += ["Invoice 7 is about $300.", "Invoice 8 is about $400."]
+    messages = [message for port in ports for message in told(port)]
+    messages += [user("Go on."), assistant("The Redis port is 6380, as the file says.")]
+    assert all(port in summarised(messages).text for port in ports)
+
+
+def test_statements_outlast_everything_else() -> None:
+    """Fifty rounds of talk push no statement out, and what has no room is unlisted."""
+    made = summarised(WORK, tokens=300)
+    for number in range(50):
+        talk = [user(f"And what of case {number}?"), assistant(f"Case {number} is fine. " * 6)]
+        made = summarised(talk, made.unlisted, made.text, tokens=300)
+        assert count(made.text) <= 300
+    found = sections(made.text)
+    assert found["Stated by the user"][-1] == "CONSTRAINT: The budget cap is $500 in total."
+    assert REQUEST in found["Requests"][0]
+    assert "case 20?" in made.unlisted
+    everything = summarised([], made.unlisted, made.text).text
+    assert "case 20?" in everything and everything.index("case 20?") < everything.index("case 30?")
+
+
+def test_a_long_request_is_shown_by_whole_sentences() -> None:
+    """Its first and its last sentences, and never half a sentence."""
+    sentences = [f"Step {number} of the plan is the one after it." for number in range(400)]
+    (shown,) = sections(summarised([user(" ".join(sentences))], tokens=200).text)["Requests"]
+    head, left_out, tail = shown.removeprefix("#1 ").split("\n")
+    assert "characters left out" in left_out
+    assert head.startswith(sentences[0]) and tail.endswith(sentences[-1])
+    assert all(f"{part}." in sentences for part in f"{head} {tail}".rstrip(".").split(". "))
+
+
+def test_the_last_line_says_how_to_find_the_rest() -> None:
+    """It names `recall` where the payload offers it, else the receipt."""
+    text = summarised(WORK, closing=Closing(6, 41, names_recall=True)).text
+    assert text.splitlines()[-1] == f"{MORE}`recall`, messages 6 to 41."
+    assert "recall" not in summarised(WORK, closing=Closing(6, 41)).text
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["a/", "/", ".", "`", "ref=", "- ", "Error: ", "<a-b>", "</a-b>", "|x|y|\n", "(", "must ",
+     "今", "は", "x:", "1.", "```\n", "\n", "\"", "exit code 1 ", "never a b. ", "\u0300", "A ",
+     "A: b. ", "Aa ", "#1 ", "1 ", "$1,", "a-1 ", "**"],
+)  # fmt: skip
+def test_hostile_text_takes_linear_time(unit: str) -> None:
+    """No run of characters makes the reading explode. [errors.no-500]"""
+    text = unit * (100_000 // len(unit))
+    messages = [user(text), assistant(text), *run("c", text, text), user(f"<output>{text}")]
+    began = time.process_time()
+    made = summarised(messages, tokens=500)
+    summarised([], made.text)
+    assert time.process_time() - began < 1.5
+
+
+WORDS = st.text(max_size=60) | st.sampled_from(
+    [
+        *("I decided to go.", "The port is 80 here.", "Actually the port is 81 here.", "ok?"),
+        *("## Requests", "- x", "- #3 x", HEADING, NOTHING, f"{MORE}x", "必ず日本語で。", "ok"),
+        *("RULE: Use port 80.", "RULE:\nx", "#9 a", "a → b → c", "```\na\n```", "[x] #1 y"),
+        *(
+            "a\n  b",
+            "<output>x</output>",
+            "x. " * 90,
+            "in /a",
+            "/a/b/c.py, d.py",
+            "```\npytest\n```",
+        ),
+    ]
+)
+MESSAGES = st.lists(
+    st.one_of(
+        WORDS.map(user),
+        WORDS.map(assistant),
+        st.tuples(WORDS, WORDS).map(
+            lambda two: assistant(two[0], call("c", "bash", command=two[1], path="a/b.py"))
+        ),
+        WORDS.map(lambda text: assistant("", call("t", "TodoWrite", todos=[{"content": text}]))),
+        st.tuples(WORDS, st.booleans()).map(lambda two: result(two[0], "c", failed=two[1])),
+    ),
+    max_size=12,
+)
+
+
+@given(MESSAGES, WORDS, st.integers(0, 300))
+def test_summaries_are_bounded_and_repeatable(
+    messages: list[Message], previous: str, tokens: int
+) -> None:
+    """Never longer than allowed, or one line; the same input gives the same text."""
+    made = summarised(messages, previous, tokens=tokens)
+    assert count(made.text) <= tokens or made.text == NOTHING
+    assert summarised(messages, previous, tokens=tokens) == made
+    for item in made.sections:
+        assert item.found == item.kept + item.superseded + item.dropped
+        assert min(item.kept, item.superseded, item.dropped) >= 0
+
+
+@given(MESSAGES, MESSAGES, st.integers(60, 400))
+def test_a_round_without_new_messages_changes_nothing(
+    first: list[Message], second: list[Message], tokens: int
+) -> None:
+    """A summary of an earlier one alone is the earlier one."""
+    text = summarised(second, summarised(first).text, tokens=tokens).text
+    assert summarised([], text, tokens=tokens).text == text
+
+
+def test_a_message_that_begins_like_a_summary_is_read_as_one() -> None:
+    """A conversation that goes on from another one's payload keeps its sections."""
+    text = summarised(WORK).text
+    digest = Digest()
+    digest.add(user(f"[Earlier summary, lossy: {text}]"))
+    assert sections(fitted(digest, PLENTY, count).text).keys() == sections(text).keys()
