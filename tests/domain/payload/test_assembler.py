@@ -18,15 +18,7 @@ from hypothesis import strategies as st
 from app.conversations.view import ENDLESS, RETAIN_PREFIX, SUMMARY_PREFIX, Span, View
 from app.formats import PROVIDERS
 from app.formats.media import clean
-from app.formats.message import (
-    EMPTY_MESSAGE,
-    NO_RESULT,
-    FormatName,
-    Message,
-    Reasoning,
-    Role,
-    Text,
-)
+from app.formats.message import EMPTY_MESSAGE, NO_RESULT, FormatName, Message, Reasoning, Role, Text
 from app.formats.tools import own_id
 from app.models.tokens import count_payload_messages
 from app.payload import assembler_of
