@@ -11,19 +11,19 @@ from app.compaction.summaries.checklist import read_kept, read_summary, split_ke
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.room import (
+from app.compaction.summaries.run import SummariserRun
+from app.compaction.summaries.transcript import (
+    summary_groups,
+    transcript_groups,
+    without_trailing_calls,
+)
+from app.compaction.summaries.writing import (
     MIN_SOURCE_TOKENS,
     NOTHING,
     digest_of,
     fitted,
     merged,
     write_summary,
-)
-from app.compaction.summaries.run import SummariserRun
-from app.compaction.summaries.transcript import (
-    summary_groups,
-    transcript_groups,
-    without_trailing_calls,
 )
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import call_groups

@@ -28,8 +28,8 @@ from app.common.errors import NotFound, Problem, ServiceUnavailable, ValidationE
 from app.common.schema_errors import NAME_PATTERN
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.room import SummaryScope, digest_of
 from app.compaction.summaries.transcript import without_trailing_calls
+from app.compaction.summaries.writing import SummaryScope, digest_of
 from app.compaction.summariser import Summariser
 from app.conversations.compaction_receipt import ContextState
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration

@@ -35,7 +35,7 @@ from app.conversations.visible import (
 )
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
-from app.payload import assembler_of
+from app.payload.assemblers import assembler_of
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
     STUB_TOOL,

@@ -17,8 +17,8 @@ from app.common.errors import ServiceUnavailable, ValidationError
 from app.common.pages import BATCH_BYTES, batches
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.room import SummaryScope
 from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
+from app.compaction.summaries.writing import SummaryScope
 from app.compaction.summariser import Summariser
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import LogRow

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.compaction.summaries import sentences
+from app.compaction.summaries.calls import WorkState, lines_of, restore_pair
 from app.compaction.summaries.sentences import QUESTION, Statement, is_prose, label_of, statement_of
-from app.compaction.summaries.work import WorkState, lines_of, restore_pair
 from app.formats.message import File, Message, Role, Text
 
 HEADING = "Extract of earlier messages."

@@ -38,7 +38,6 @@ from app.compaction.summaries.prompt import (
     parse_answer,
     prompt_hash,
 )
-from app.compaction.summaries.room import SummaryScope
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import SecretPatterns, compile_patterns, mask_secrets
 from app.compaction.summaries.transcript import (
@@ -48,6 +47,7 @@ from app.compaction.summaries.transcript import (
     shortened_groups,
     take_chunk,
 )
+from app.compaction.summaries.writing import SummaryScope
 from app.conversations.messages.row import LogRow
 from app.conversations.view import Span
 from app.models.budget import INEXACT_MARGIN, ModelInfo, Models, merged_entry

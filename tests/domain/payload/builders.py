@@ -20,8 +20,8 @@ from app.conversations.visible import shown_entries, view_after, view_summary_to
 from app.formats import ToolDefinition
 from app.formats.message import FormatName
 from app.models.budget import Limits, ModelInfo
-from app.payload import assembler_of
 from app.payload.assembler import Assembler
+from app.payload.assemblers import assembler_of
 from app.policy.policy import (
     CompactionPolicy,
     Policy,

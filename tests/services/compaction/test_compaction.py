@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.compaction.run import CompactionRequest
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.room import SummaryScope
+from app.compaction.summaries.writing import SummaryScope
 from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
 from app.conversations.compaction_receipt import Compaction
 from app.conversations.view import Span

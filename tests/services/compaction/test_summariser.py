@@ -20,9 +20,9 @@ from app.compaction.summaries.checklist import KEPT_HEADING, NOT_SAID, read_kept
 from app.compaction.summaries.digest import NO_CLOSING, Closing
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.room import SummaryScope, digest_of
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.transcript import SourceText, take_chunk
+from app.compaction.summaries.writing import SummaryScope, digest_of
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.models.budget import ModelInfo

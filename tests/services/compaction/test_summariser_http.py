@@ -15,8 +15,8 @@ import pytest_asyncio
 from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.model_summary import ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
-from app.compaction.summaries.room import SummaryScope
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.compaction.summaries.writing import SummaryScope
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.main import create_app

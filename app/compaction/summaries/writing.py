@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from app.common.texts import sendable
+from app.compaction.summaries.calls import GAVE
 from app.compaction.summaries.digest import (
     HEADING,
     NO_CLOSING,
@@ -25,7 +26,6 @@ from app.compaction.summaries.digest import (
 )
 from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.sentences import head_and_tail, label_of
-from app.compaction.summaries.work import GAVE
 from app.conversations.view import SectionCount, Span
 from app.formats.message import Message
 from app.models.tokens import CountText
