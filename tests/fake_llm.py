@@ -130,7 +130,7 @@ def no_tags() -> Behaviour:
 
 def too_long() -> Behaviour:
     """Answer with a summary larger than what was condensed."""
-    return Behaviour(body=completion_body(f"<summary>{'blah ' * 200_000}</summary>"))
+    return Behaviour(body=completion_body(f"<summary>{'blah ' * 15_000}</summary>"))
 
 
 def tool_call() -> Behaviour:

@@ -264,7 +264,7 @@ def test_the_agent_of_the_tutorial_compacts(served: str, monkeypatch: pytest.Mon
         finally:
             server.shutdown()
             thread.join()
-    assert "24 4339 compaction" in said
+    assert "24 4808 compaction" in said
     assert "The budget is 4200 euros." in said
     assert "summarised" in said.splitlines()[-1]
 

@@ -53,14 +53,13 @@ def test_a_replay_counts_what_its_transcript_lost_and_doubled(
     assert (total.lost, total.doubled) == (1 + told.lost, 1 + told.doubled)
 
 
-def built(epoch: int, *items: str, **others: Any) -> dict[str, Any]:
+def built(epoch: int, *items: str, prefix_hash: str = "hash", **others: Any) -> dict[str, Any]:
     """Return the answer to a build with these messages."""
     messages = [{"role": "user", "content": text} for text in items]
     answer = {
-        "format": "openai_chat",
         "epoch": epoch,
         "payload": {"messages": messages},
-        "prefix_hash": "hash",
+        "diagnostics": {"format": "openai_chat", "prefix_hash": prefix_hash},
         "cache_break_reason": "compaction" if epoch > 1 else None,
         "base_items": 0,
         "delta": False,

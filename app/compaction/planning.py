@@ -52,7 +52,7 @@ SUMMARY_SHARE = 0.1
 """The share of a request's window that a summary for this request alone may take."""
 SUMMARY_ROOM_SHARE = 0.2
 """The share of what the target leaves that summaries may take, those of a tree together."""
-ASKED_ROOM_SHARE = 0.7
+ASKED_ROOM_SHARE = 0.5
 """The same where a caller asks for a target: so it holds what matters of a long history."""
 FLOOR_TOKENS = 400
 FLOOR_SHARE = 0.1

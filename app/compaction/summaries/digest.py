@@ -283,9 +283,13 @@ class Digest:
             keys = iter(self.stated)
             self._remove(next((k for k in keys if not self.stated[k].by_user), next(keys, key)))
 
-    def _replace(self, new: Stated) -> None:
+    def common_words(self) -> frozenset[str]:
+        """Return the words that many statements have: they tell no subject from another."""
         most = max(4, len(self.stated) // 5)
-        common = frozenset(s for s, keys in self._by_word.items() if len(keys) >= most)
+        return frozenset(word for word, keys in self._by_word.items() if len(keys) >= most)
+
+    def _replace(self, new: Stated) -> None:
+        common = self.common_words()
         found = {key for word in new.of.words - common for key in self._by_word[word]}
         for key in sorted(found):
             old = self.stated[key]

@@ -130,6 +130,8 @@ _END = re.compile(
     r"[.!?…](?<![.!?…].)[.!?…]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
 )
 QUESTION = ("?", "？")
+_ORDINAL = re.compile(r"(?:^|(?:^|\s)[^\W\d_]{1,3} )\s*\d{1,2}$")
+"""The number before an item, or the day of a date such as "am 5. Mai"."""
 _BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|#{1,6})\s+(?:\[[ xX~-]\]\s*)?")
 _CODE = re.compile(
     r"^\s*(?:def |class |import |from \S+ import|const |let |var |function |return\b|if \(|for \("
@@ -150,7 +152,7 @@ def pieces(text: str) -> list[str]:
         end = match.end()
         if match[0][0] == "." and (
             text[end : end + 1].islower()
-            or text[max(start, match.start() - 2) : match.start()].strip().isdigit()
+            or _ORDINAL.search(text[max(start, match.start() - 8) : match.start()])
             or len(text[start : match.start()].strip()) < 3
         ):  # fmt: skip - an abbreviation, or a number before an item
             continue
@@ -302,6 +304,8 @@ class Statement:
     stems: frozenset[str]
     before: Mapping[str, str]
     values: Mapping[str, frozenset[str]]
+    has_amount: bool
+    """Whether a number has a unit."""
 
     @property
     def words(self) -> frozenset[str]:
@@ -310,8 +314,8 @@ class Statement:
 
     @property
     def is_strong(self) -> bool:
-        """Whether it has a value of a type that few sentences have."""
-        return bool(self.values.keys() - WEAK)
+        """Whether it has a value of a type that few sentences have, or an amount with its unit."""
+        return self.has_amount or bool(self.values.keys() - WEAK)
 
 
 @lru_cache(4096)
@@ -321,9 +325,11 @@ def statement_of(sentence: str) -> Statement:
     label = label if label and len(label[1].split()) <= MAX_LABEL_WORDS else None
     body = sentence[label.end() :] if label else sentence
     values: dict[str, set[str]] = {}
-    taken = body
+    taken, has_amount = body, False
     for match in _VALUE.finditer(body) if _SIGN.search(body) else ():
-        value = match[0].split()[0] if match.lastgroup == "number" else match[0]
+        is_number = match.lastgroup == "number"
+        has_amount = has_amount or (is_number and not match[0].strip(" .,")[-1:].isdigit())
+        value = match[0].split()[0] if is_number else match[0]
         values.setdefault(match.lastgroup or "", set()).add(value.strip(" .,").lower())
         taken = taken.replace(match[0], " ", 1)
     title = label[1].strip(" *").lower() if label else ""
@@ -332,7 +338,7 @@ def statement_of(sentence: str) -> Statement:
     found = {kind: frozenset(each) for kind, each in values.items()}
     stems = list(_stems(taken))
     before = dict(zip(stems[1:], stems, strict=False))
-    return Statement(title, frozenset(stems), before, found)
+    return Statement(title, frozenset(stems), before, found, has_amount)
 
 
 def _stems(text: str) -> Iterator[str]:

@@ -122,12 +122,17 @@ class Writer:
         """Choose the items by rank (rule 1)."""
         requests, said = self._newest(Section.REQUESTS), self._newest(Section.SAID)
         users = [each for each in self.digest.stated.values() if each.by_user]
+        # One more statement of a kind that there are many of says less than any other.
+        common = self.digest.common_words()
         ranked = self._newest(Section.STATED)
+        usual = {at for at in ranked if users[at].request and users[at].of.stems <= common}
+        ranked.sort(key=usual.__contains__)
         noted = [at for at in ranked if users[at].of.is_strong or not users[at].request]
         self._take(Section.REQUESTS, requests[:1], 0.25)
         self._take(Section.REQUESTS, requests[-1:], 0.2)
         self._take_stated([at for at in ranked if label_of(users[at].text)], 1.0)
-        self._take_stated([at for at in noted if users[at].of.values], 0.45)
+        rare = [at for at in noted if at not in usual and users[at].of.values]
+        self._take_stated(rare, 0.45)
         for section in _STATE:
             self._take(section, self._newest(section), 0.1)
         self._take(Section.SAID, said[:1], 0.2)

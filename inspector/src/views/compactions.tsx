@@ -110,7 +110,7 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
     <>
       {q && <p role="status" class={hasWords(standing, q) ? "" : "warn"}>{standing ? `“${q}” is ${hasWords(standing, q) ? "" : "not "}in the text that stands for the messages.` : "No text stands for the messages."}</p>}
       {sections.length > 0 && <Sections sections={sections} />}
-      {unlisted && <details><summary>Important statements without room</summary><p class="pre dropped"><Marked text={unlisted} query={q} /></p></details>}
+      {unlisted && <details><summary>Important statements without room</summary><p class="pre dropped" tabIndex={0}><Marked text={unlisted} query={q} /></p></details>}
       {sections.some((section) => section.dropped > 0) && <p class="hint">Dropped statements had no room in the summary: a higher target keeps more, and a pinned message stays word for word.</p>}
       <div class="side-by-side">
         <section aria-label="Before: the messages">

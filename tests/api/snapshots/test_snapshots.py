@@ -533,7 +533,7 @@ async def test_save_of_a_compacted_window_keeps_the_original_messages(
     """A compacted window is saved completely, with the active summary [snapshots.summary]."""
     policy = {"sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
     path = await new_conversation(modelled, policy=policy)
-    await append(modelled, path, user("first"), *talk(10, "middle part " * 20), user("last"))
+    await append(modelled, path, user("first"), *talk(10, "middle part " * 200), user("last"))
     fake_llm.always(answer("<summary>SHORTLY</summary>"))
     await modelled.post(f"{path}/compact", json={})
     fake_llm.always(answer(SENTENCE))
