@@ -129,4 +129,4 @@ async def test_room_that_a_summary_does_not_need_shows_messages(
     used = (await harness.build(cid))["tokens_used"]
     target = used // 2
     made = await compacted_as_shown(harness, cid, target_tokens=target)
-    assert 0.8 * target <= made.after_tokens <= target
+    assert 0.85 * target <= made.after_tokens <= target
