@@ -190,7 +190,7 @@ class ToolOutputPolicy(Group):
     view: ToolView = ToolView.TRUNCATE
     """Kind of preview. `truncate`: as much as fits; `reference`: the size and an excerpt."""
     clear_at_least: Count | Auto = "auto"
-    """Minimum tokens that a clearing frees; `auto` is half of the budget."""
+    """Minimum tokens that a clearing frees; `auto` is three quarters of the budget."""
     exclude_tools: Texts = ()
     """Names of tools whose results are never cleared."""
 
