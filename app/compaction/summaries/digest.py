@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from app.compaction.summaries import sentences
 from app.compaction.summaries.calls import WorkState
-from app.compaction.summaries.sections import HEADING, Section, items_of
+from app.compaction.summaries.sections import CHANGED, HEADING, Section, items_of
 from app.compaction.summaries.sentences import (
     CUT,
     QUESTION,
@@ -63,6 +63,11 @@ class Stated:
     def section(self) -> Section:
         """Where it is listed."""
         return Section.STATED if self.by_user else Section.VALUES
+
+    @property
+    def line(self) -> str:
+        """How it is listed."""
+        return f"{self.text}{CHANGED}" if self.is_newer and self.by_user else self.text
 
     @property
     def is_listed(self) -> bool:
@@ -219,11 +224,13 @@ class Digest:
         self, text: str, *, by_user: bool = True, request: int = 0, replaces: bool = True
     ) -> None:
         """Add a statement in the place of those that it replaces (rule 4)."""
-        key, is_newer = _key(text), False
+        is_newer = text.endswith(CHANGED)
+        text = text.removesuffix(CHANGED)
+        key = _key(text)
         if key in self.stated:
             old = self._remove(key)
             by_user, request = by_user or old.by_user, min(request, old.request)
-            is_newer = old.is_newer
+            is_newer = is_newer or old.is_newer
         new = Stated(text, statement_of(text), by_user, request, is_newer)
         if replaces:
             self._replace(new)

@@ -18,6 +18,8 @@ NOTHING = "Nothing is listed of the earlier messages."
 MORE = "More: "
 """How the last line of a summary begins, which says where the rest is."""
 GAVE = " → "
+CHANGED, CHANGED_NOTE = " *", " (* changed)"
+"""The mark of a statement that replaced another one, and what its heading says of it."""
 
 
 class Section(StrEnum):
@@ -73,11 +75,13 @@ def line_of(item: str) -> str:
 
 def section_text(section: Section, items: Iterable[str], root: str = "") -> str:
     """Return a section; `root` is the folder that its files are in."""
+    items, note = list(items), ""
     if section in ON_ONE_LINE:
         items = [f"in {root}"] * bool(root) + [", ".join(items)]
     elif section is Section.STATED:
+        note = CHANGED_NOTE if any(item.endswith(CHANGED) for item in items) else ""
         items = _by_label(items)
-    return "\n".join((f"## {section.value}", *map(line_of, items)))
+    return "\n".join((f"## {section.value}{note}", *map(line_of, items)))
 
 
 def _by_label(statements: Iterable[str]) -> list[str]:
@@ -112,8 +116,8 @@ def items_of(text: str) -> Iterator[tuple[Section | None, str]]:
             if any(part.strip() for part in other):
                 yield None, "\n".join(other).strip()
             other, is_ours, section = [], True, None
-        elif is_ours and line in _BY_HEADING:
-            section = _BY_HEADING[line]
+        elif is_ours and (found := _BY_HEADING.get(line.removesuffix(CHANGED_NOTE))):
+            section = found
         elif is_ours and line.startswith("- "):
             item = [line[2:]]
         elif is_ours and line.startswith(MORE):

@@ -115,7 +115,7 @@ class Writer:
         }
         for each in digest.stated.values():
             if each.is_listed:
-                found[each.section].append(each.text)
+                found[each.section].append(each.line)
         wanted = [section for section in Section if section in self.sections]
         self.items = {section: list(map(sendable, found[section])) for section in wanted}
         self.chosen = {section: {} for section in wanted}
@@ -131,8 +131,8 @@ class Writer:
         # One more statement of a kind that there are many of says less than any other.
         rare = [each for each in digest.stated.values() if not each.of.stems <= common]
         telling = {each.request for each in rare if each.of.is_strong}
-        texts = {each.text for each in rare if each.of.values}
-        newer = {each.text for each in digest.stated.values() if each.is_newer}
+        texts = {each.line for each in rare if each.of.values}
+        newer = {each.line for each in digest.stated.values() if each.is_newer}
         stated.sort(key=lambda at: listed[at] not in newer)
         told = [at for at in requests[1:] if numbers[at] in telling]
         ran = self.items.get(Section.COMMANDS, [])
