@@ -203,5 +203,5 @@ def test_kill_amid_large_results(service: Stored) -> None:
         with closing(Client(service.url)) as client:
             for writer in writers:
                 # What was uploaded, in whole or in part, is collected; the rest stays readable.
-                assert client.send("POST", f"{writer.path}/blobs/gc", {}).accepted
+                assert client.send("POST", f"{writer.path}/blobs/collect", {}).accepted
         assert_all_reads_back(service, writers)

@@ -207,8 +207,8 @@ class MessagesPolicy(Group):
     """
 
 
-class GcPolicy(Group):
-    """What the garbage collection deletes besides uploads that no message refers to."""
+class CollectionPolicy(Group):
+    """What a collection deletes besides uploads that no message refers to."""
 
     drop_compacted: Flag = False
     """true: also blobs whose messages are all compacted."""
@@ -226,7 +226,7 @@ class Policy(Group):
     budget: BudgetPolicy = BudgetPolicy()
     tool_output: ToolOutputPolicy = ToolOutputPolicy()
     messages: MessagesPolicy = MessagesPolicy()
-    gc: GcPolicy = GcPolicy()
+    collection: CollectionPolicy = CollectionPolicy()
     tool_deferral_threshold: Share = 0.10
     """Share of the effective window that tool definitions may take before some are deferred."""
     dynamic_position: Literal["tail", "system", "before_window"] = "tail"
@@ -264,10 +264,15 @@ DEFAULT_POLICY: Mapping[str, Any] = Policy().model_dump(mode="json")
 """Every setting with its default, nested as in JSON."""
 
 
+EARLIER_NAMES = {"gc": "collection"}
+"""Names of groups in stored settings and exports of earlier versions, and those of now."""
+
+
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` overridden by the settings of `patch`, without null settings."""
     merged = dict(base)
-    for key, given in patch.items():
+    for name, given in patch.items():
+        key = EARLIER_NAMES.get(name, name)
         is_group = isinstance(given, Mapping)
         value = merge(merged.get(key) or {}, given) or None if is_group else given
         if value is None:

@@ -1,4 +1,4 @@
-"""Uploads of blobs, and the collection (garbage collection) of blobs that nothing refers to.
+"""Uploads of blobs, and the collection of blobs that nothing refers to.
 
 1. An upload is a stream of any size, in constant memory [tool-output.upload]. No session is open
    while bytes come from the client.
@@ -141,13 +141,13 @@ class BlobUploads:
         dry_run: bool = False,
         uploaded_before: datetime | None = None,
     ) -> CollectedBlobs:
-        """Collect blobs that nothing refers to; with `gc.drop_compacted` also compacted ones.
+        """Collect blobs that nothing refers to; with `drop_compacted` also compacted ones.
 
         Uploads after `uploaded_before` stay, because a message may still be appended for them.
         """
         async with self._database.transaction() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
-            compacted = self._resolver.policy_of(conversation).gc.drop_compacted
+            compacted = self._resolver.policy_of(conversation).collection.drop_compacted
             sql, own = session.session, {"conversation_id": conversation_id}
             ages = {
                 "uploaded_before": uploaded_before,
@@ -161,7 +161,7 @@ class BlobUploads:
                 if blobs:
                     await sql.run(COLLECT, **own, refs=[blob.id for blob in blobs])
                     data = json_text.dumps({"blob_count": len(blobs), "byte_size": size})
-                    await session.events.add(conversation_id, EventType.GC, data)
+                    await session.events.add(conversation_id, EventType.COLLECTED, data)
                 for row in uploads:
                     await session.blobs.drop_upload(conversation_id, str(row["content_id"]))
                 await sql.run(SWEPT, **own)

@@ -18,7 +18,7 @@ from app.repositories import Database
 from tests.services.fakes import TENANT, new_id, result
 from tests.services.tool_output.builders import HOUR, LARGE, Process, left, refused, summarising
 
-DROP = {"gc": {"drop_compacted": True}}
+DROP = {"collection": {"drop_compacted": True}}
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ async def test_unattached_uploads_are_collected(
     assert (await left(connection), await rows.harness.events_of(cid)) == (before, [])
     assert await rows.collect(cid, uploaded_before=rows.now - HOUR) == []
     assert await rows.collect(cid) == expected
-    assert await rows.harness.events_of(cid) == [("gc", {"blob_count": 2, "byte_size": 10_000})]
+    assert await rows.harness.events_of(cid) == [
+        ("collected", {"blob_count": 2, "byte_size": 10_000})
+    ]
     assert await rows.collect(cid) == []
     assert len(await rows.harness.events_of(cid)) == 1
     for gone in expected:
