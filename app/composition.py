@@ -16,12 +16,12 @@ from uuid_utils import uuid7
 from app.blobs.store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
-from app.compaction.receipts import ReceiptService
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
+from app.compaction.undo import ReceiptService
 from app.context.answer import BuildReplayService
 from app.context.build import ContextService
 from app.context.state import BuildDependencies, PayloadCache
@@ -40,6 +40,8 @@ from app.conversations.statuses import Statuses
 from app.conversations.windows import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
+from app.jobs.leases import Leases
+from app.jobs.repository import waiting_in
 from app.models import tokenizer
 from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway
 from app.models.registry import ModelRegistry
@@ -56,10 +58,8 @@ from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
 from app.tool_output.reading import BlobReader
-from app.tool_output.tools import ToolRanking, ToolSearchService
+from app.tool_output.tool_search import ToolRanking, ToolSearchService
 from app.tool_output.uploads import BlobUploads
-from app.work.leases import Leases
-from app.work.repository import waiting_in
 
 EVENT_POLL_SECONDS = 0.5
 """The interval at which event streams look for new events."""

@@ -24,8 +24,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.common.environment import PREFIX, SettingsError, missing, one_line, split, variable
 from app.common.errors import ValidationError
-from app.environment import PREFIX, SettingsError, missing, one_line, split, variable
 from app.policy.policy import POLICY_VARIABLES, effective, policy_from_env
 
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")

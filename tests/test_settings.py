@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.documents import markdown
-from app.environment import SettingsError, missing
+from app.common.environment import SettingsError, missing
 from app.policy.policy import POLICY_VARIABLES, effective
 from app.settings import Settings, secret_files, unknown_variables
 from tests.commands import settings_from

@@ -86,7 +86,7 @@ def demo(traces: Path | None, url: str, key: str | None, opens: bool) -> None:
     TRACES is a file with one conversation per line; default: the samples of the project. The exit
     code is 1 if the service refused a request.
     """
-    from app.demo import run
+    from app.cli.demo import run
 
     page = run(traces, url, key)
     if opens:
@@ -98,7 +98,7 @@ def demo(traces: Path | None, url: str, key: str | None, opens: bool) -> None:
 
 def markdown() -> str:
     """Return the settings as Markdown, made from the settings class and the policy's schema."""
-    from app.environment import variable
+    from app.common.environment import variable
     from app.policy.policy import DEFAULT_POLICY, POLICY_VARIABLES, Policy
     from app.settings import GROUPS, Settings, description_of, secret_files
 

@@ -34,9 +34,9 @@ from app.context.schemas import (
     Reading,
     StateShown,
 )
-from app.conversations.compaction_receipt import CompactResult, ContextState
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import AppendAnswer
+from app.conversations.receipt import CompactResult, ContextState
 from app.formats.message import FormatName
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.http.errors import problems_of

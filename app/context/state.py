@@ -23,11 +23,11 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
-from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, Observer
 from app.conversations.conversation import ConversationState
-from app.conversations.epochs import Epoch, model_in, requested_window
+from app.conversations.epoch import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.service import Appended
+from app.conversations.receipt import UNOBSERVED, CompactResult, Observer
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins

@@ -31,7 +31,7 @@ from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.transcript import without_trailing_calls
 from app.compaction.summaries.writing import SummaryScope, digest_of
 from app.compaction.summariser import Summariser
-from app.conversations.compaction_receipt import ContextState
+from app.conversations.receipt import ContextState
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.media import clean

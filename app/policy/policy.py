@@ -21,9 +21,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 
+from app.common.environment import SettingsError, one_line, split, variable
 from app.common.errors import Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
-from app.environment import SettingsError, one_line, split, variable
 
 
 class StrategyName(StrEnum):

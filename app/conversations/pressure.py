@@ -19,18 +19,12 @@ from dataclasses import asdict, dataclass, replace
 
 from app.common import json_text
 from app.common.errors import ContextError
-from app.conversations.compaction_receipt import (
-    Compaction,
-    CompactResult,
-    Trigger,
-    ViewState,
-    result_of,
-)
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.epochs import PROVIDER_COMPACTED, Epoch, model_in, payload_stream_of
+from app.conversations.epoch import PROVIDER_COMPACTED, Epoch, model_in, payload_stream_of
 from app.conversations.events import EventType
+from app.conversations.from_rows import epoch_start_from
 from app.conversations.messages.draft import Draft
-from app.conversations.rows import epoch_start_from
+from app.conversations.receipt import Compaction, CompactResult, Trigger, ViewState, result_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, overlap, spans_through
 from app.conversations.visible import (
