@@ -209,7 +209,7 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         poll_seconds=settings.sweep_seconds,
         chores={
             "index": (partial(index_all, services.database), 10.0),
-            "blobs": (services.uploads.collect_all, 3600.0),
+            "blobs": (services.collection.collect_all, 3600.0),
             "rows": (services.retention.delete_expired, 3600.0),
             "conversations": (services.retention.delete_expired_conversations, 60.0),
         },

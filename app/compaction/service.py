@@ -43,7 +43,7 @@ from app.conversations.partial_messages import (
     reader_tool_tokens,
     shortened_messages,
 )
-from app.conversations.pressure import is_due_as_reported, store_compaction
+from app.conversations.pressure import is_due_as_reported
 from app.conversations.receipt import (
     PENDING,
     UNOBSERVED,
@@ -57,6 +57,7 @@ from app.conversations.receipt import (
     unchanged,
 )
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.stored_compactions import store_compaction
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import ShortenedMessage, Span, View, spans_through
 from app.conversations.visible import (

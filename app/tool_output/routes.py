@@ -40,9 +40,9 @@ from app.prompt.schemas import (
     ToolSearchAnswer,
     ToolSearchRequest,
 )
+from app.tool_output.collection import CollectedBlobs
 from app.tool_output.grep import MAX_PATTERN_CHARACTERS, GrepResult
 from app.tool_output.slices import OutputBytes, OutputLines
-from app.tool_output.uploads import CollectedBlobs
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
 tools_router = APIRouter(route_class=WireRoute, tags=["tools"])
@@ -189,7 +189,7 @@ async def collect_blobs(
     With the policy's `collection.drop_compacted`, also the blobs whose messages are all compacted:
     the transcript keeps their previews, with `content_collected`.
     """
-    return await services(request).uploads.collect(
+    return await services(request).collection.collect(
         tenant_of(request), conversation_id, dry_run=body is not None and body.dry_run
     )
 

@@ -36,11 +36,11 @@ from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.service import AppendAnswer, LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
+from app.conversations.other_conversations import OtherConversations
 from app.conversations.receipt import Compaction, CompactResult
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.statuses import Statuses
 from app.conversations.windows import ActiveWindows
 from app.database.connections import Store
 from app.formats import parse_tool
@@ -235,7 +235,7 @@ class Harness:
                 cache or PayloadCache(64 << 20),
                 self.active,
                 self.compaction,
-                Statuses(self.database, self.clock.utc),
+                OtherConversations(self.database, self.clock.utc),
                 new_id,
             )
         )

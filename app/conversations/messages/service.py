@@ -36,9 +36,10 @@ from app.conversations.messages.row import (
     row_of,
 )
 from app.conversations.messages.stored_results import StoredResults
-from app.conversations.pressure import ProviderCompactions, announce_due_compaction, read_budget
+from app.conversations.pressure import announce_due_compaction, read_budget
 from app.conversations.receipt import UNOBSERVED, Observer
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.stored_compactions import ProviderCompactions
 from app.conversations.windows import ActiveWindows
 from app.database.sql import fields_of
 from app.formats import PROVIDERS

@@ -177,7 +177,7 @@ SPREAD = {
         "conversations.search.index": "UNINDEXED",
         "conversations.search.service": "BLOCKS INDEXED_BEFORE",
         "conversations.windows": "COUNT_TOKENS CLEAR ADD_CLEARED",
-        "conversations.statuses": "ACTIVITIES",
+        "conversations.other_conversations": "ACTIVITIES",
     }.items()
     for name in names.split()
 }
