@@ -18,7 +18,7 @@ from app.blobs.preview import (
     READ_LINES,
     PreviewBuilder,
     PreviewKind,
-    ToolPreview,
+    Preview,
     preview_of_texts,
 )
 from app.policy.policy import ToolOutputPolicy, ToolView
@@ -49,7 +49,7 @@ def small_limits() -> st.SearchStrategy[ToolOutputPolicy]:
     return st.builds(limits, st.integers(1, 6), st.integers(1, 40), modes)
 
 
-def view_of(text: str, made_by: ToolOutputPolicy = DEFAULT) -> ToolPreview:
+def view_of(text: str, made_by: ToolOutputPolicy = DEFAULT) -> Preview:
     """Return the preview of one text."""
     return preview_of_texts([text], made_by, ref_of(text), "shell_exec")
 
@@ -66,7 +66,7 @@ def bytes_cut(text: str, most: int) -> str:
     return text
 
 
-def shown_text(view: ToolPreview) -> str:
+def shown_text(view: Preview) -> str:
     """Return the text that a preview shows, without its note."""
     return "".join(view.texts).removesuffix(view.note)
 
@@ -93,7 +93,7 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
     assert shown_text(view) in (shown, shown + "\n")
     assert (view.kind is PreviewKind.WHOLE) == (shown == text)
     if shown == text:
-        assert view == ToolPreview(PreviewKind.WHOLE, (text,))
+        assert view == Preview(PreviewKind.WHOLE, (text,))
     elif shown == cut:
         assert view.mentions == (READ_BYTES, GREP)
         assert view.plain_note.startswith(f"[Long lines cut: {len(encode(shown))} of ")
