@@ -164,7 +164,7 @@ async def list_snapshots(
     cursor: Cursor = None,
 ) -> SnapshotPage:
     """Return snapshots without their messages, newest first."""
-    before = cursors.decode_time(cursor, "snapshots") if cursor else None
+    before = cursors.decode(cursor, "snapshots")
     page = await services(request).snapshots.page(
         tenant_of(request),
         limit,
@@ -173,11 +173,7 @@ async def list_snapshots(
         agent_id=agent_id,
         public_id=conversation_id,
     )
-    following = None
-    if page.has_more:
-        last = page[-1]
-        following = cursors.encode("snapshots", last.created_at.isoformat(), last.snapshot_id)
-    return SnapshotPage(data=page, next_cursor=following)
+    return SnapshotPage.up_to("snapshots", page, "created_at", "snapshot_id")
 
 
 @router.post(

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.blobs.blobs import CHUNK_BYTES, Blob, Chunk, Chunker
 from app.blobs.offloading import NewBlob, PreviewedBlob, restore_result
-from app.blobs.preview import PreviewBuilder, PreviewKind, Preview
+from app.blobs.preview import Preview, PreviewBuilder, PreviewKind
 from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if

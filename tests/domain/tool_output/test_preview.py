@@ -16,9 +16,9 @@ from app.blobs.preview import (
     NOTE_BYTES,
     READ_BYTES,
     READ_LINES,
+    Preview,
     PreviewBuilder,
     PreviewKind,
-    Preview,
     preview_of_texts,
 )
 from app.policy.policy import ToolOutputPolicy, ToolView
