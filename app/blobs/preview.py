@@ -46,7 +46,7 @@ WINDOW_SHARE, BYTES_PER_TOKEN = 0.25, 3
 MIN_BOUND_BYTES = 1024
 """However small the window is, a preview may have so many bytes."""
 _STEP = 65_536  # characters that are searched for long lines at once
-_SPARE = 2  # characters of a cut line that show that it is longer than its limit
+_CUT = r"\g<1>--"  # what is kept of a long line for now: that it is longer, and not how it ended
 
 
 class PreviewKind(StrEnum):
@@ -162,9 +162,9 @@ def _with_cut_lines(text: str, max_line: int, room: int) -> str:
     if not has_long_line(start, max_line):
         return start
     kept, at = "", 0
-    while at < len(text) and len(kept) <= room + _SPARE * (kept.count("\n") + 1):
+    while at < len(text) and len(kept) <= room + 2 * (kept.count("\n") + 1):
         step = text[at : at + _STEP]
-        kept = _long_lines(max_line + _SPARE).sub(r"\1", kept + step)
+        kept = _long_lines(max_line).sub(_CUT, kept + step)
         at += len(step)
     return _long_lines(max_line).sub(r"\1", kept)
 
@@ -184,7 +184,7 @@ class PreviewBuilder:
         self._policy = policy
         self._data = bytearray()
         self.is_full = False
-        size = MAX_CHARACTER_BYTES * (policy.max_line_length + _SPARE)
+        size = MAX_CHARACTER_BYTES * policy.max_line_length
         self._long_lines = re.compile(rb"(?m)^([^\n]{%d})[^\n]*[^\r\n]" % size)
 
     def feed(self, piece: bytes) -> None:
@@ -197,7 +197,7 @@ class PreviewBuilder:
             if self._policy.view is ToolView.REFERENCE:
                 self.is_full = len(self._data) >= EXCERPT_CHARACTERS * MAX_CHARACTER_BYTES
             elif len(self._data) > most:
-                self._data[:] = self._long_lines.sub(rb"\1", self._data)
+                self._data[:] = self._long_lines.sub(_CUT.encode(), self._data)
                 # The last character may be incomplete, and the last line go on after its returns.
                 text = decode_lossy(bytes(self._data.rstrip(b"\r")))[: 1 - MAX_CHARACTER_BYTES]
                 self.is_full = _cut([text], max_line, most)[1] is not None

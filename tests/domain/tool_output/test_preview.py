@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.blobs.blobs import ToolOutputRef, encode
@@ -83,6 +83,7 @@ MAX_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
 # --- what is kept ---------------------------------------------------------------------------
 
 
+@example("ab\rc\n" + "z\n" * 200, 1, 254)
 @given(PADDED, st.integers(1, 6), MAX_BYTES)
 def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
     """Rules 1 and 2; the note counts towards the bytes, and no character is split."""
