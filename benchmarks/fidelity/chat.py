@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.demo import Client
+from app.cli.demo import Client
 from benchmarks.fidelity.matching import flat
 from benchmarks.fidelity.sessions import Message, content_texts
 from benchmarks.stage import MODEL

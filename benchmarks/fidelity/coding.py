@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from app.demo import Client
+from app.cli.demo import Client
 from benchmarks.fidelity.chat import Chat
 from benchmarks.fidelity.matching import flat
 from benchmarks.fidelity.sessions import Session, content_text
@@ -25,7 +25,7 @@ EDGE, PIECE, STEP = 80, 32, 8
 SHORTEST_LINE = 12
 """Shorter lines, such as a bracket, are in every output."""
 _FAILURE = re.compile(
-    r"^Exit code [1-9]|Traceback \(most recent call last\)|^\S*(?:error|exception)\b.*:"
+    r"^Exit code [1-9]|Traceback \(most recent call last\)|^(?:E\s+)?\S*(?:error|exception)\b.*:"
     r"|\b[1-9]\d* (?:failed|errors?)\b|\bFAILED\b|<returncode>[1-9]",
     re.IGNORECASE | re.MULTILINE,
 )

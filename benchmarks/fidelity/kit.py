@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from app.demo import Client
+from app.cli.demo import Client
 from benchmarks.fidelity.chat import Chat
 from benchmarks.fidelity.facts import Fact
 from benchmarks.fidelity.matching import flat, stale, survives

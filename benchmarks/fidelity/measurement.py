@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from statistics import median
 
-from app.demo import Client
+from app.cli.demo import Client
 from benchmarks.fidelity import coding, kit, reading
 from benchmarks.fidelity.chat import Chat
 from benchmarks.fidelity.facts import Fact
