@@ -12,6 +12,7 @@ from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.run import SummariserRun
+from app.compaction.summaries.sections import NOTHING
 from app.compaction.summaries.transcript import (
     summary_groups,
     transcript_groups,
@@ -19,7 +20,6 @@ from app.compaction.summaries.transcript import (
 )
 from app.compaction.summaries.writing import (
     MIN_SOURCE_TOKENS,
-    NOTHING,
     digest_of,
     fitted,
     merged,

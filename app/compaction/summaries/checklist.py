@@ -15,9 +15,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.compaction.summaries.digest import HEADING, MORE, Digest, Section
+from app.compaction.summaries.digest import Digest
+from app.compaction.summaries.sections import HEADING, MORE, NOTHING, Section
 from app.compaction.summaries.sentences import statement_of
-from app.compaction.summaries.writing import NOTHING, fitted
+from app.compaction.summaries.writing import fitted
 from app.models.tokens import CountText
 
 KEPT_SHARE = 0.5
