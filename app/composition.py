@@ -145,14 +145,7 @@ class Services:
         )
         self.build_replay = BuildReplayService(database, resolver)
         self.compaction = CompactionService(
-            database,
-            resolver,
-            self.summariser,
-            self.active,
-            self.leases,
-            new_id,
-            now_ms,
-            telemetry,
+            database, resolver, self.summariser, self.active, self.leases, new_id, now_ms, telemetry
         )
         self._add_features(settings)
 

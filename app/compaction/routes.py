@@ -129,10 +129,7 @@ async def compact(
 @router.get(f"{_PATH}/compactions", summary="List compactions", tags=_TAGS)
 @paged
 async def list_compactions(
-    request: Request,
-    conversation_id: ConversationPath,
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> ReceiptPage:
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
     before = cursors.decode(cursor, "compactions")

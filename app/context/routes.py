@@ -65,8 +65,7 @@ _DEFAULT = ContextRequest()
 NOTHING_STORED: Mapping[str, Any] = {"appended": None, "reported": None}
 """What the answer to a build has in addition, without an append and a report."""
 OptionalTokens = Annotated[
-    int | None,
-    Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there."),
+    int | None, Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there.")
 ]
 _THREAD_BYTES = 20_000
 """A larger report is judged in a thread, off the event loop."""

@@ -38,9 +38,7 @@ def _day(text: str) -> date:
 
 
 _Day = Annotated[
-    str,
-    Field(pattern=DAY_PATTERN, json_schema_extra={"format": "date"}),
-    AfterValidator(_day),
+    str, Field(pattern=DAY_PATTERN, json_schema_extra={"format": "date"}), AfterValidator(_day)
 ]
 _FIRST = f"First day (UTC); by default the range has {USUAL_DAYS} days."
 _LAST = f"Last day (UTC), today by default; the range has at most {MAX_DAYS} days."

@@ -279,9 +279,7 @@ def _created(saved: Snapshot) -> Response:
 )
 @large
 async def fork_conversation(
-    request: Request,
-    conversation_id: ConversationPath,
-    body: ForkRequest | None = None,
+    request: Request, conversation_id: ConversationPath, body: ForkRequest | None = None
 ) -> Response:
     """Create a conversation as a copy of this one up to a message.
 

@@ -132,16 +132,11 @@ async def upload_blob(
     request: Request,
     conversation_id: ConversationPath,
     tool_name: Annotated[
-        str | None,
-        Query(max_length=256, pattern=NAME_PATTERN, description="Name of the tool."),
+        str | None, Query(max_length=256, pattern=NAME_PATTERN, description="Name of the tool.")
     ] = None,
     tool_call_id: Annotated[
         str | None,
-        Query(
-            max_length=256,
-            description="Id of the tool call.",
-            pattern=r"^[^\u0000]*$",
-        ),
+        Query(max_length=256, description="Id of the tool call.", pattern=r"^[^\u0000]*$"),
     ] = None,
 ) -> Response:
     """Store the raw body as a stream, up to `CONTEXT_MAX_BLOB_BYTES`, with its `Content-Type`.

@@ -21,11 +21,7 @@ class Chat:
     """A stored conversation without a system prompt or tools, and its last payload."""
 
     def __init__(
-        self,
-        client: Client,
-        tokens: int,
-        strategy: str = SANDWICH,
-        writer: str = EXTRACTIVE,
+        self, client: Client, tokens: int, strategy: str = SANDWICH, writer: str = EXTRACTIVE
     ) -> None:
         window = max(LEAST_WINDOW, int(1.3 * tokens)) + MAX_OUTPUT_TOKENS
         policy = {

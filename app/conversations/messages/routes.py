@@ -92,7 +92,7 @@ class MessagesAppend(RequestSchema):
                 {"role": "assistant", "content": "It rains, 8 degrees."},
             ],
             "expected_seq": 0,
-        },
+        }
     )
 
     messages: list[MessageObject]
