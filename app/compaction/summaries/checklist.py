@@ -1,10 +1,12 @@
 """What a model's summary must not lose: the words of users, and what calls did.
 
-1. Statements and short messages of users are `kept`: they are put above the model's text word for
-   word, whatever it answers, in whatever language. They take at most half of the summary, in a
-   tree half of all summaries; of more the newest stay. [summary.checklist]
-2. A line of the answer that repeats one of them is left out. One that stands below its heading of
-   standing instructions and that no user said is marked as the summariser's.
+1. What users said is `kept`: it is put above the model's text word for word, whatever it answers,
+   in whatever language. It takes at most half of the summary, in a tree half of all summaries.
+   Short messages come first, whole, then the sentences of longer ones, those with a value first;
+   what has only words that many have comes last. Of a kind the first and the newest stay.
+   [summary.checklist]
+2. The model's text stands below a line that says whose it is. A line that repeats what is kept is
+   left out; one of its standing instructions that no user said is marked as the summariser's.
 3. The next summary reads them back from the section of the one before.
 4. The model is sent the state of the work as well.
 """
@@ -12,17 +14,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.compaction.summaries.digest import HEADING, MORE, Digest, Section
-from app.compaction.summaries.sentences import statement_of
+from app.compaction.summaries.digest import ASKED, HEADING, MORE, Digest, Section
+from app.compaction.summaries.sentences import is_prose, pieces, sentences, statement_of
 from app.compaction.summaries.writing import NOTHING, fitted
 from app.models.tokens import CountText
 
 KEPT_SHARE = 0.5
 """The share of a summary that kept statements may take."""
 KEPT_HEADING = "## Said by the user, word for word"
+WRITTEN = "## Written by the summariser, not by the user"
 MAX_KEPT_CHARS = 300
 NOT_SAID = " (added by the summariser)"
 _STANDING = re.compile(r"^#{1,4} *\**standing instructions", re.IGNORECASE)
@@ -48,22 +52,40 @@ def checklist_of(
 ) -> Checklist:
     """Return what of a digest a summary must not lose (rules 1 and 4)."""
     digest.finish()
-    users = [each for each in digest.stated.values() if each.by_user]
-    requests = [text for text in digest.requests.values() if len(text) <= MAX_KEPT_CHARS]
-    said = [each.text for each in users if not each.request]
-    inside = [each.text for each in users if each.request]
-    places = {text: at for at, text in enumerate((*requests, *inside, *said))}
-    kept: list[str] = []
+    found = list(_said(digest))
+    stems = [statement_of(_flat(text)).stems for text, _ in found]
+    often = Counter(stem for each in stems for stem in each)
+    common = {stem for stem, times in often.items() if times >= max(4, len(found) // 5)}
+    order = sorted(
+        range(len(found)), key=lambda at: (stems[at] <= common, found[at][1], at > 0, -at)
+    )
+    kept: set[int] = set()
     shown, remaining = "", kept_tokens - count(KEPT_HEADING) - 2
-    for text in (*reversed(said), *reversed(requests), *reversed(inside)):
+    for at in order:
+        text = found[at][0]
         cost = count(_item(text)) + 1
         if cost <= remaining and _flat(text) not in shown:
-            kept.append(text)
+            kept.add(at)
             remaining -= cost
             shown += f" {_flat(text)}"
-    kept.sort(key=places.__getitem__)
     others = fitted(digest, others_tokens, count, sections=_OTHERS).text
-    return Checklist(tuple(kept), "" if others == NOTHING else others)
+    return Checklist(
+        tuple(found[at][0] for at in sorted(kept)), "" if others == NOTHING else others
+    )
+
+
+def _said(digest: Digest) -> Iterator[tuple[str, int]]:
+    """Yield what users said, oldest first, each with its rank (rule 1)."""
+    for each in digest.stated.values():
+        if each.by_user and not each.request:
+            yield each.text, 0
+    for text in digest.requests.values():
+        if len(text) <= MAX_KEPT_CHARS:
+            yield text, 0
+            continue
+        found = [each for each in sentences(text.partition(ASKED)[0]) if is_prose(each)]
+        for each in found:
+            yield each, 1 if statement_of(each).is_strong else 1 + len(found)
 
 
 def kept_text(kept: Sequence[str]) -> str:
@@ -86,7 +108,7 @@ def split_kept(summaries: str) -> tuple[list[str], str]:
             kept[-1] += f"\n{line[2:]}"
         else:
             is_kept = line == KEPT_HEADING
-            if not is_kept and not line.startswith(MORE):
+            if not is_kept and line != WRITTEN and not line.startswith(MORE):
                 other.append(line)
     return kept, "\n".join(other).strip()
 
@@ -103,7 +125,10 @@ def read_summary(digest: Digest, text: str) -> None:
 def read_kept(digest: Digest, text: str) -> None:
     """Take up what earlier summaries keep, or the statements of one without a model."""
     for each in split_kept(text)[0]:
-        digest.restore_stated(each)
+        if len(pieces(each)) > 1:
+            digest.restore_request(each)
+        else:
+            digest.restore_stated(each)
     if HEADING in text:
         digest.read(text[text.index(HEADING) :])
 
@@ -122,7 +147,9 @@ def with_kept(
     own = _own_lines(answer, kept)
 
     def joined() -> str:
-        return "\n\n".join(filter(None, (kept_text(kept), "\n".join(own).strip(), closing)))
+        text = "\n".join(own).strip()
+        text = f"{WRITTEN}\n{text}" if kept and text else text
+        return "\n\n".join(filter(None, (kept_text(kept), text, closing)))
 
     while max_tokens is not None and own and (tokens := count(joined())) > max_tokens:
         excess = len(own) * (tokens - max_tokens) // tokens
@@ -138,9 +165,11 @@ def _own_lines(answer: str, kept: Sequence[str]) -> list[str]:
     is_standing = False
     for line in answer.split("\n"):
         text = _LIST_MARK.sub("", line)
+        if line in (KEPT_HEADING, WRITTEN):
+            continue
         if line.startswith("#"):
             is_standing = _STANDING.match(line) is not None
-        elif _flat(text) in said or line == KEPT_HEADING or line.startswith((HEADING, MORE)):
+        elif _flat(text) in said or line.startswith((HEADING, MORE)):
             continue
         elif is_standing and text.strip() and kept and NOT_SAID not in line:
             own = statement_of(_flat(text)).stems

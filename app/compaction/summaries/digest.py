@@ -28,6 +28,7 @@ MORE = "More: "
 MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
+MAX_RESTORED = 1_000_000
 STEP_CHARS = 160
 CUT = "[…]"
 """In the place of what a newer statement replaces."""
@@ -41,7 +42,7 @@ EDGE_CHARS = 800
 """Of longer messages statements are read at the beginning and the end, labelled ones anywhere."""
 
 _NUMBER = re.compile(r"^#(\d{1,12}) ")
-_ASKED = "\n(asked: "
+ASKED = "\n(asked: "
 
 
 class Section(StrEnum):
@@ -175,7 +176,7 @@ class Digest:
         if not typed or sentences.is_template(text) or (expands and len(typed) > EDGE_CHARS):
             return
         if len(typed) <= SHORT_ANSWER_CHARS and self._question:
-            typed = f"{typed}{_ASKED}{self._question})"
+            typed = f"{typed}{ASKED}{self._question})"
         self._asked = _Asked(self._number, typed)
 
     def _add_notes(self, text: str) -> None:
@@ -226,7 +227,7 @@ class Digest:
         if asked is None:
             return
         found = list(sentences.sentences(asked.text[:MAX_TEXT_CHARS]))
-        is_plain = bool(found) and all(map(is_prose, found)) and _ASKED not in asked.text
+        is_plain = bool(found) and all(map(is_prose, found)) and ASKED not in asked.text
         is_noted = asked.is_noted and not is_answered and len(asked.text) <= MAX_NOTED_CHARS
         if is_plain and (is_noted or all(map(label_of, found))):
             whole = " ".join(asked.text.split())
@@ -253,7 +254,7 @@ class Digest:
     def _state_all(self, number: int, text: str) -> None:
         is_long, at, found = len(text) > LONG_MESSAGE_CHARS, 0, 0
         is_short = len(text) <= MAX_NOTED_CHARS
-        for each in sentences.sentences(text[:MAX_TEXT_CHARS].partition(_ASKED)[0]):
+        for each in sentences.sentences(text[:MAX_TEXT_CHARS].partition(ASKED)[0]):
             at += len(each) + 1
             is_edge = at < EDGE_CHARS or at > len(text) - EDGE_CHARS
             if not is_prose(each) or found >= MAX_FROM_MESSAGE:
@@ -335,6 +336,12 @@ class Digest:
     def restore_stated(self, text: str) -> None:
         """Take up what a user said from an earlier summary."""
         self._state(text, by_user=True, replaces=False)
+
+    def restore_request(self, text: str) -> None:
+        """Take up a user's message from an earlier summary, which comes before all new ones."""
+        number = len(self.requests) - MAX_RESTORED
+        self.requests[number] = text
+        self._state_all(number, text)
 
     def read(self, text: str, *, replaces: bool = False) -> None:
         """Take up an earlier summary, or several; other text is a harness's own summary.

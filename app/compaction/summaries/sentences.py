@@ -127,9 +127,9 @@ def command_in(said: str) -> tuple[str, str]:
 
 MAX_SENTENCE_CHARS = 500
 _END = re.compile(
-    r"[.!?…](?<![.!?…].)[.!?…]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
+    r"[.!?…।۔؟](?<![.!?…].)[.!?…।۔؟]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
 )
-QUESTION = ("?", "？")
+QUESTION = ("?", "？", "؟")
 _ORDINAL = re.compile(r"(?:^|(?:^|\s)[^\W\d_]{1,3} )\s*\d{1,2}$")
 """The number before an item, or the day of a date such as "am 5. Mai"."""
 _BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|#{1,6})\s+(?:\[[ xX~-]\]\s*)?")
@@ -169,20 +169,16 @@ def sentences(text: str) -> Iterator[str]:
     before = ""
     for piece in pieces(text):
         line = piece.strip()
-        if _FENCE.match(piece):
-            in_fence = not in_fence
-        if in_fence or not line or _FENCE.match(piece):
-            before = ""
-        elif before and not before.endswith((".", "!", "?", ":", "。")) and line[0].islower():
+        is_fence = _FENCE.match(piece) is not None
+        in_fence ^= is_fence
+        is_block = in_fence or is_fence
+        is_open = before and not before.endswith((".", "!", "?", ":", "。"))
+        if is_open and not is_block and line[:1].islower():
             before = f"{before} {line}"  # a hard-wrapped line
-            continue
-        else:
-            if before:
-                yield before
-            before = "" if _HEADING.match(piece) else _BULLET.sub("", line)
             continue
         if before:
             yield before
+        before = "" if is_block or _HEADING.match(piece) else _BULLET.sub("", line)
     if before:
         yield before
 
