@@ -19,7 +19,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.compaction.summaries.digest import ASKED, HEADING, MORE, Digest, Section
-from app.compaction.summaries.sentences import is_prose, pieces, sentences, statement_of
+from app.compaction.summaries.sentences import (
+    head_and_tail,
+    is_prose,
+    pieces,
+    sentences,
+    statement_of,
+)
 from app.compaction.summaries.writing import NOTHING, fitted
 from app.models.tokens import CountText
 
@@ -27,6 +33,8 @@ KEPT_SHARE = 0.5
 """The share of a summary that kept statements may take."""
 KEPT_HEADING = "## Said by the user, word for word"
 WRITTEN = "## Written by the summariser, not by the user"
+OURS = (KEPT_HEADING, WRITTEN, HEADING, MORE)
+"""How lines begin that are no model's."""
 MAX_KEPT_CHARS = 300
 NOT_SAID = " (added by the summariser)"
 _STANDING = re.compile(r"^#{1,4} *\**standing instructions", re.IGNORECASE)
@@ -76,9 +84,9 @@ def checklist_of(
 
 def _said(digest: Digest) -> Iterator[tuple[str, int]]:
     """Yield what users said, oldest first, each with its rank (rule 1)."""
-    for each in digest.stated.values():
-        if each.by_user and not each.request:
-            yield each.text, 0
+    for stated in digest.stated.values():
+        if stated.by_user and not stated.request:
+            yield stated.text, 0
     for text in digest.requests.values():
         if len(text) <= MAX_KEPT_CHARS:
             yield text, 0
@@ -134,50 +142,39 @@ def read_kept(digest: Digest, text: str) -> None:
 
 
 def with_kept(
-    answer: str,
-    kept: Sequence[str],
-    closing: str,
-    max_tokens: int | None = None,
-    count: CountText = len,
+    answer: str, kept: Sequence[str], closing: str, max_tokens: int, count: CountText
 ) -> str:
     """Return the text of a summary: what is kept, what a model wrote, and the last line.
 
-    Of an answer that is too long for `max_tokens` beside them, the last lines are left out.
+    Of an answer that is too long beside them, sentences in the middle are left out.
     """
-    own = _own_lines(answer, kept)
-
-    def joined() -> str:
-        text = "\n".join(own).strip()
-        text = f"{WRITTEN}\n{text}" if kept and text else text
-        return "\n\n".join(filter(None, (kept_text(kept), text, closing)))
-
-    while max_tokens is not None and own and (tokens := count(joined())) > max_tokens:
-        excess = len(own) * (tokens - max_tokens) // tokens
-        own = own[: min(len(own) - 1, len(own) - excess)]
-    return joined()
+    above, own = kept_text(kept), "\n".join(_own_lines(answer, kept)).strip()
+    heading = f"{WRITTEN}\n" if kept and own else ""
+    room = max_tokens - count("\n\n".join((above, heading, closing)))
+    if count(own) > room:
+        own = head_and_tail(own, room, count)
+    return "\n\n".join(filter(None, (above, f"{heading}{own}" if own else "", closing)))
 
 
 def _own_lines(answer: str, kept: Sequence[str]) -> list[str]:
     """Return the lines of an answer without those that are kept (rule 2)."""
     said = set(map(_flat, kept))
-    stems = frozenset(stem for text in kept for stem in statement_of(_flat(text)).stems)
+    stems = frozenset(stem for text in said for stem in statement_of(text).stems)
     lines: list[str] = []
     is_standing = False
-    for line in answer.split("\n"):
-        text = _LIST_MARK.sub("", line)
-        if line in (KEPT_HEADING, WRITTEN):
+    for line in (*answer.split("\n"), "#"):
+        text = _flat(_LIST_MARK.sub("", line))
+        if line.startswith(OURS) or (text in said and text):
             continue
         if line.startswith("#"):
             is_standing = _STANDING.match(line) is not None
-        elif _flat(text) in said or line.startswith((HEADING, MORE)):
-            continue
-        elif is_standing and text.strip() and kept and NOT_SAID not in line:
-            own = statement_of(_flat(text)).stems
-            lines.append(line if 2 * len(own & stems) >= len(own) else f"{line}{NOT_SAID}")
-            continue
+            if lines and lines[-1].startswith("#"):
+                lines.pop()  # a heading without a line below it
+        elif is_standing and text and kept and NOT_SAID not in line:
+            own = statement_of(text).stems
+            line += NOT_SAID if 2 * len(own & stems) < len(own) else ""
         lines.append(line)
-    pairs = zip(lines, [*lines[1:], "#"], strict=True)  # no heading without a line below it
-    return [line for line, after in pairs if not (line.startswith("#") and after.startswith("#"))]
+    return lines[:-1]
 
 
 def _item(text: str) -> str:
