@@ -31,8 +31,8 @@ from typing import Any, Protocol
 
 import orjson
 
+from app.cli.demo import Answer, Client, Trace, Unreachable
 from app.conversations.view import SUMMARY_PREFIX
-from app.demo import Answer, Client, Trace, Unreachable
 from app.formats import PROVIDERS, parse_tool
 from app.formats.message import File, FormatName, Image, Text
 from app.models.tokenizer import LocalTokenizer

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.demo import Client, Trace
+from app.cli.demo import Client, Trace
 from app.formats.message import FormatName
 from tests.judge import refusals
 from tests.patience import PATIENCE_SECONDS

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
-from app.conversations.rows import compaction_from, summaries_from
+from app.conversations.from_rows import compaction_from, summaries_from
+from app.conversations.receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
 from app.conversations.view import Summary
 from app.database.connections import Repository, Statement
 from app.database.sql import assigned, bounded, equal, fields_of, insert, lengths, limits, page_of

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
-from app.compaction.receipts import Receipt
 from app.compaction.run import CompactionRequest
 from app.compaction.strategies import STRATEGIES
-from app.conversations.compaction_receipt import CompactResult
+from app.compaction.undo import Receipt
 from app.conversations.messages.routes import MessagePage, transcript
+from app.conversations.receipt import CompactResult
 from app.http import cursors, errors
 from app.http.bodies import Json
 from app.http.errors import ProblemAnswer, problems_of
@@ -29,9 +29,9 @@ from app.http.routing import (
     services,
     tenant_of,
 )
+from app.jobs import repository as jobs
+from app.jobs.repository import JobStatus
 from app.policy.policy import Policy, StrategyName
-from app.work import repository as jobs
-from app.work.repository import JobStatus
 
 router = APIRouter(route_class=WireRoute)
 _TAGS: list[str | Enum] = ["compactions"]

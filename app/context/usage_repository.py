@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from app.common.answers import answer
 from app.common.pages import Page
-from app.conversations.epochs import Epoch, model_in
-from app.conversations.rows import epoch_from
+from app.conversations.epoch import Epoch, model_in
+from app.conversations.from_rows import epoch_from
 from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES

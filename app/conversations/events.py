@@ -56,7 +56,7 @@ class EventType(StrEnum):
     CLEARED = "cleared"
     RESTORED = "restored"
     REDACTED = "redacted"
-    GC = "gc"
+    COLLECTED = "collected"
     READY = "ready"
     DELETED = "deleted"
 

@@ -23,7 +23,7 @@ from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.common.schema_errors import pointer_to
 from app.common.texts import is_sendable
 from app.conversations.conversation import Conversation
-from app.conversations.rows import (
+from app.conversations.from_rows import (
     AGENT_JOIN,
     LISTED_COLUMNS,
     SETTINGS_COLUMNS,

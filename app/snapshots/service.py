@@ -29,7 +29,7 @@ from app.database.connections import Session, Statement
 from app.database.sql import bounded, fields_of, insert, lengths, limits, page_of, read
 from app.database.tables import NOT_EXPIRED, TABLES
 from app.repositories import Database
-from app.snapshots.copies import SnapshotPart, part_of
+from app.snapshots.restored_messages import SnapshotPart, part_of
 from app.snapshots.schemas import Snapshot, SnapshotModel
 from app.snapshots.summaries import SnapshotSummaries
 

@@ -25,7 +25,7 @@ from app.conversations.messages.row import LogRow
 from app.conversations.view import Span, count_in, minus, overlap, spans_of, union
 from app.formats.message import File, Message, Part, Role, Text, ToolCall
 from app.repositories import Database
-from app.snapshots.copies import part_of
+from app.snapshots.restored_messages import part_of
 
 FAILED_SUMMARY = "(summary generation failed)"
 """The summary of a snapshot whose summary could not be generated."""

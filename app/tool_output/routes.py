@@ -40,9 +40,9 @@ from app.prompt.schemas import (
     ToolSearchAnswer,
     ToolSearchRequest,
 )
+from app.tool_output.collection import CollectedBlobs
 from app.tool_output.grep import MAX_PATTERN_CHARACTERS, GrepResult
 from app.tool_output.slices import OutputBytes, OutputLines
-from app.tool_output.uploads import CollectedBlobs
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
 tools_router = APIRouter(route_class=WireRoute, tags=["tools"])
@@ -180,16 +180,16 @@ async def list_blobs(
     return BlobPage(data=[Blob.of(blob) for blob in page[:limit]], next_cursor=next_cursor)
 
 
-@router.post(f"{_BLOBS}/gc", summary="Collect blobs")
+@router.post(f"{_BLOBS}/collect", summary="Collect blobs")
 async def collect_blobs(
     request: Request, conversation_id: ConversationPath, body: CollectRequest | None = None
 ) -> CollectedBlobs:
     """Delete all uploads that no message refers to.
 
-    With the policy's `gc.drop_compacted`, also the blobs whose messages are all compacted: the
-    transcript keeps their previews, with `content_collected`.
+    With the policy's `collection.drop_compacted`, also the blobs whose messages are all compacted:
+    the transcript keeps their previews, with `content_collected`.
     """
-    return await services(request).uploads.collect(
+    return await services(request).collection.collect(
         tenant_of(request), conversation_id, dry_run=body is not None and body.dry_run
     )
 

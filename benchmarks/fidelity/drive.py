@@ -10,7 +10,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from app.demo import Answer, Client
+from app.cli.demo import Answer, Client
 from benchmarks.fidelity import judge
 from benchmarks.fidelity.planted.generated import Session, generated
 from benchmarks.fidelity.planted.report_wording import WORDING

@@ -136,7 +136,7 @@ class ShownMessage(ResponseSchema):
     content_truncated: bool
     """Whether only the preview of a result is returned."""
     content_collected: bool
-    """Whether garbage collection deleted the whole result."""
+    """Whether a collection deleted the whole result."""
     pinned: bool
     """Whether it is pinned, so that no compaction hides it."""
     visibility: Visibility

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.compaction.run import LEVELS, next_merge
 from app.compaction.shown_history import HistoryBudget, ShownHistory
 from app.compaction.strategies import MAX_FAILURES, STRATEGIES
-from app.conversations.compaction_receipt import ChainStep, CompactionPlan, NoCompaction, SlidingCut
+from app.conversations.receipt import ChainStep, CompactionPlan, NoCompaction, SlidingCut
 from app.conversations.turns import (
     Entry,
     call_groups,

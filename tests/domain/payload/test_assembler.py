@@ -22,7 +22,7 @@ from app.formats.message import EMPTY_MESSAGE, NO_RESULT, FormatName, Message, R
 from app.formats.tools import own_id
 from app.models.tokens import count_payload_messages
 from app.payload.assembler import CONTINUE_NOTE, START_NOTE, WINDOW_NOTE, Assembler
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from app.payload.items import MAX_BREAKPOINTS, PayloadItems, breakpoint_json, with_breakpoints
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third

@@ -19,7 +19,7 @@ from openai.types.responses import ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
 from app.common.errors import ValidationError
-from app.conversations.epochs import Epoch
+from app.conversations.epoch import Epoch
 from app.formats.message import FormatName
 from app.models.usage import CallUsage, TokenUsage, read_usage
 

@@ -16,7 +16,7 @@ from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.writing import SummaryScope
 from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
-from app.conversations.compaction_receipt import Compaction
+from app.conversations.receipt import Compaction
 from app.conversations.view import Span
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.conversations.compaction_receipt import CompactResult
+from app.conversations.receipt import CompactResult
 from app.repositories import Database
 from tests.domain.histories import RawLog, raw_logs
 from tests.services.fakes import SUMMARISER, Harness, ScriptedGateway, WatchedDatabase, says, user

@@ -354,7 +354,7 @@ async def test_collected_outputs_stay_collected(database: Database, meanwhile: b
     """A tombstone is copied, also that of a blob collected during the fork."""
     store = ObjectStore("memory:///")
     process = Process(database, store)
-    cid, refs = await process.compacted({"gc": {"drop_compacted": True}})
+    cid, refs = await process.compacted({"collection": {"drop_compacted": True}})
 
     async def collect() -> None:
         await process.collect(cid)

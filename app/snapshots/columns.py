@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.common import json_text
 from app.common.pages import BATCH_BYTES, Bound, Page
-from app.conversations.compaction_receipt import FACTS, Compaction
+from app.conversations.receipt import FACTS, Compaction
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import ActiveWindow
 from app.conversations.visible import with_view
