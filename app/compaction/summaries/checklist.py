@@ -6,7 +6,7 @@
    what has only words that many have comes last. Of a kind the first and the newest stay.
    [summary.checklist]
 2. The model's text stands below a line that says whose it is. A line that repeats what is kept is
-   left out; one of its standing instructions that no user said is marked as the summariser's.
+   left out; one of its standing instructions that no user said in these words is marked.
 3. The next summary reads them back from the section of the one before.
 4. The model is sent the state of the work as well.
 """
@@ -36,7 +36,7 @@ WRITTEN = "## Written by the summariser, not by the user"
 OURS = (KEPT_HEADING, WRITTEN, HEADING, MORE)
 """How lines begin that are no model's."""
 MAX_KEPT_CHARS = 300
-NOT_SAID = " (added by the summariser)"
+NOT_SAID = " (in the summariser's words)"
 _STANDING = re.compile(r"^#{1,4} *\**standing instructions", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)])\s+")
 _OTHERS = frozenset(Section) - {Section.STATED, Section.REQUESTS, Section.SAID, Section.EARLIER}
@@ -44,10 +44,15 @@ _OTHERS = frozenset(Section) - {Section.STATED, Section.REQUESTS, Section.SAID, 
 
 @dataclass(frozen=True, slots=True)
 class Checklist:
-    """What a summary must not lose; `others` is the text of what is not kept."""
+    """What a summary must not lose.
+
+    `said` is all that users said, of which the newest is kept. `others` is the text of what calls
+    did, which is not kept.
+    """
 
     kept: tuple[str, ...] = ()
     others: str = ""
+    said: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -61,25 +66,25 @@ def checklist_of(
     """Return what of a digest a summary must not lose (rules 1 and 4)."""
     digest.finish()
     found = list(_said(digest))
-    stems = [statement_of(_flat(text)).stems for text, _ in found]
+    texts = [text for text, _ in found]
+    stems = [statement_of(_flat(text)).stems for text in texts]
     often = Counter(stem for each in stems for stem in each)
     common = {stem for stem, times in often.items() if times >= max(4, len(found) // 5)}
-    order = sorted(
-        range(len(found)), key=lambda at: (stems[at] <= common, found[at][1], at > 0, -at)
-    )
+
+    def rank(at: int) -> tuple[bool, int, bool, int]:
+        return bool(stems[at]) and stems[at] <= common, found[at][1], at > 0, -at
+
     kept: set[int] = set()
     shown, remaining = "", kept_tokens - count(KEPT_HEADING) - 2
-    for at in order:
-        text = found[at][0]
-        cost = count(_item(text)) + 1
-        if cost <= remaining and _flat(text) not in shown:
+    for at in sorted(range(len(found)), key=rank):
+        cost = count(_item(texts[at])) + 1
+        if cost <= remaining and _flat(texts[at]) not in shown:
             kept.add(at)
             remaining -= cost
-            shown += f" {_flat(text)}"
+            shown += f" {_flat(texts[at])}"
     others = fitted(digest, others_tokens, count, sections=_OTHERS).text
-    return Checklist(
-        tuple(found[at][0] for at in sorted(kept)), "" if others == NOTHING else others
-    )
+    listed = tuple(texts[at] for at in sorted(kept))
+    return Checklist(listed, "" if others == NOTHING else others, frozenset(map(_flat, texts)))
 
 
 def _said(digest: Digest) -> Iterator[tuple[str, int]]:
@@ -142,37 +147,35 @@ def read_kept(digest: Digest, text: str) -> None:
 
 
 def with_kept(
-    answer: str, kept: Sequence[str], closing: str, max_tokens: int, count: CountText
+    answer: str, checklist: Checklist, closing: str, max_tokens: int, count: CountText
 ) -> str:
     """Return the text of a summary: what is kept, what a model wrote, and the last line.
 
     Of an answer that is too long beside them, sentences in the middle are left out.
     """
-    above, own = kept_text(kept), "\n".join(_own_lines(answer, kept)).strip()
-    heading = f"{WRITTEN}\n" if kept and own else ""
+    above, own = kept_text(checklist.kept), "\n".join(_own_lines(answer, checklist)).strip()
+    heading = f"{WRITTEN}\n" if above and own else ""
     room = max_tokens - count("\n\n".join((above, heading, closing)))
     if count(own) > room:
         own = head_and_tail(own, room, count)
     return "\n\n".join(filter(None, (above, f"{heading}{own}" if own else "", closing)))
 
 
-def _own_lines(answer: str, kept: Sequence[str]) -> list[str]:
+def _own_lines(answer: str, checklist: Checklist) -> list[str]:
     """Return the lines of an answer without those that are kept (rule 2)."""
-    said = set(map(_flat, kept))
-    stems = frozenset(stem for text in said for stem in statement_of(text).stems)
+    kept = set(map(_flat, checklist.kept))
     lines: list[str] = []
     is_standing = False
     for line in (*answer.split("\n"), "#"):
         text = _flat(_LIST_MARK.sub("", line))
-        if line.startswith(OURS) or (text in said and text):
+        if line.startswith(OURS) or (text and text in kept):
             continue
         if line.startswith("#"):
-            is_standing = _STANDING.match(line) is not None
+            is_standing = bool(kept) and _STANDING.match(line) is not None
             if lines and lines[-1].startswith("#"):
                 lines.pop()  # a heading without a line below it
-        elif is_standing and text and kept and NOT_SAID not in line:
-            own = statement_of(text).stems
-            line += NOT_SAID if 2 * len(own & stems) < len(own) else ""
+        elif is_standing and text and text not in checklist.said and NOT_SAID not in line:
+            line = f"{line}{NOT_SAID}"  # noqa: PLW2901
         lines.append(line)
     return lines[:-1]
 

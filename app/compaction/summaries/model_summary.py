@@ -192,7 +192,7 @@ class ModelSummary:
             self.summary, self.retain = answer.text, answer.retain or self.retain
         limit = self.max_tokens + self._count(closing)
         text = await asyncio.to_thread(
-            with_kept, self.summary, self.checklist.kept, closing, limit, self._count
+            with_kept, self.summary, self.checklist, closing, limit, self._count
         )
         return SummaryResult(text, self.retain if task.request.wants_retain else None)
 
