@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app.common.errors import ValidationError
 from app.compaction.summaries.checklist import read_kept, read_summary, split_kept
-from app.compaction.summaries.digest import Digest
+from app.compaction.summaries.digest import NOTHING, Digest
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.run import SummariserRun
@@ -19,7 +19,6 @@ from app.compaction.summaries.transcript import (
 )
 from app.compaction.summaries.writing import (
     MIN_SOURCE_TOKENS,
-    NOTHING,
     digest_of,
     fitted,
     merged,

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.compaction.summaries.digest import ASKED, HEADING, MORE, Digest, Section
+from app.compaction.summaries.digest import ASKED, HEADING, MORE, NOTHING, Digest, Section
 from app.compaction.summaries.sentences import (
     head_and_tail,
     is_prose,
@@ -26,7 +26,7 @@ from app.compaction.summaries.sentences import (
     sentences,
     statement_of,
 )
-from app.compaction.summaries.writing import NOTHING, fitted
+from app.compaction.summaries.writing import fitted
 from app.models.tokens import CountText
 
 KEPT_SHARE = 0.5

@@ -23,6 +23,7 @@ from app.compaction.summaries.sentences import QUESTION, Statement, is_prose, la
 from app.formats.message import File, Message, Role, Text
 
 HEADING = "Extract of earlier messages."
+NOTHING = "Nothing is listed of the earlier messages."
 MORE = "More: "
 """How the last line of a summary begins, which says where the rest is."""
 MAX_TEXT_CHARS = 12_000
@@ -425,12 +426,12 @@ def _items(text: str) -> Iterator[tuple[Section | None, str]]:
         if item and section is not None:
             yield section, "\n".join(item)
         item = []
-        if line.endswith(HEADING):
+        if line.endswith(HEADING) and not line.startswith("- "):
             if any(part.strip() for part in other):
                 yield None, "\n".join(other).strip()
             other, is_ours, section = [], True, None
         elif not is_ours:
-            other.append(line)
+            other += [line] if line != NOTHING else []
         elif line in sections:
             section = sections[line]
         elif line.startswith("- "):

@@ -19,6 +19,7 @@ from app.compaction.summaries.calls import GAVE
 from app.compaction.summaries.digest import (
     HEADING,
     NO_CLOSING,
+    NOTHING,
     Closing,
     Digest,
     Section,
@@ -30,7 +31,6 @@ from app.conversations.view import SectionCount, Span
 from app.formats.message import Message
 from app.models.tokens import CountText
 
-NOTHING = "Nothing is listed of the earlier messages."
 MAX_UNLISTED, MAX_UNLISTED_CHARS = 400, 60_000
 RETAIN_SHARE = 0.25
 """The share of the summary that its retain section may take."""

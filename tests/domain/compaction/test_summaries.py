@@ -276,7 +276,7 @@ def test_unusable_answers_are_rejected(answer: Completion, reason: str) -> None:
     [
         (completion("<summary>## State\n- tea\n- cof", "length"), "## State\n- tea"),
         (completion("```\n## State\n- tea\n```"), "## State\n- tea"),
-        (completion("<summary>tea", "length"), "empty"),
+        (completion("<summary>tea", "length"), "summary_tag_missing"),
         (completion("I cannot do that."), "summary_tag_missing"),
     ],
 )
