@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -94,13 +93,6 @@ def test_the_python_session_can_be_pasted(served: str, stand_in: str) -> None:
         "You said: What is my name?",
     ]
     assert all(name in block(README, "sh", "export") for name in given)
-
-
-def test_every_page_that_the_readme_links_exists() -> None:
-    """No link of the README leads to a page that is missing."""
-    linked = re.findall(r"\]\(([\w./-]+\.md)", README)
-    assert linked
-    assert [page for page in linked if not (ROOT / page).exists()] == []
 
 
 def test_the_demo_can_be_pasted(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
