@@ -18,14 +18,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.compaction.summaries.digest import ASKED, HEADING, MORE, NOTHING, Digest, Section
-from app.compaction.summaries.sentences import (
-    head_and_tail,
-    is_prose,
-    pieces,
-    sentences,
-    statement_of,
-)
+from app.compaction.summaries.digest import ASKED, Digest
+from app.compaction.summaries.sections import HEADING, MORE, NOTHING, Section
+from app.compaction.summaries.sentences import is_prose, pieces, sentences, shortened, statement_of
 from app.compaction.summaries.writing import fitted
 from app.models.tokens import CountText
 
@@ -157,7 +152,7 @@ def with_kept(
     heading = f"{WRITTEN}\n" if above and own else ""
     room = max_tokens - count("\n\n".join((above, heading, closing)))
     if count(own) > room:
-        own = head_and_tail(own, room, count)
+        own = shortened(own, room, count)
     return "\n\n".join(filter(None, (above, f"{heading}{own}" if own else "", closing)))
 
 

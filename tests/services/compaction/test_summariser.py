@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.checklist import KEPT_HEADING, NOT_SAID, WRITTEN, read_kept
-from app.compaction.summaries.digest import NO_CLOSING, Closing
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.compaction.summaries.sections import NO_CLOSING, Closing
 from app.compaction.summaries.transcript import SourceText, take_chunk
 from app.compaction.summaries.writing import SummaryScope, digest_of
 from app.compaction.summariser import Summariser
