@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import re2
@@ -33,7 +33,7 @@ _PART = re.compile(r"\{([A-Z_]+)\}")
 
 def _read_table() -> dict[str, dict[str, str]]:
     """Return the expressions of `secrets.toml` by section and name."""
-    table = tomllib.loads(Path(__file__).with_name("secrets.toml").read_text("utf-8"))
+    table = tomllib.loads(files(__package__).joinpath("secrets.toml").read_text("utf-8"))
     parts: dict[str, str] = {}
 
     def whole(value: str | list[str]) -> str:
