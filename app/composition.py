@@ -54,7 +54,6 @@ from app.snapshots.exports import ExportService
 from app.snapshots.forks import ForkService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
-from app.snapshots.summaries import SnapshotSummaries
 from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
@@ -208,8 +207,7 @@ class Services:
         self.restores = RestoreService(
             database, outputs, active, log, self.conversations, MAX_BATCH
         )
-        summaries = SnapshotSummaries(database, self.summariser)
-        self.snapshots = SnapshotService(database, resolver, summaries, active, new_id)
+        self.snapshots = SnapshotService(database, resolver, self.summariser, active, new_id)
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
 

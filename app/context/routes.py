@@ -304,8 +304,8 @@ async def list_epochs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> EpochPage:
     """Return the epochs of the conversation's payloads, newest first, and why each began."""
-    before = cursors.decode_id(cursor, "epochs")
+    before = cursors.decode(cursor, "epochs")
     page = await services(request).usage.page(
         "epochs", tenant_of(request), conversation_id, limit, before
     )
-    return EpochPage.by_id("epochs", page, list(page), "epoch_id")
+    return EpochPage.up_to("epochs", page, "epoch_id")

@@ -171,13 +171,9 @@ async def list_blobs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> BlobPage:
     """Return the blobs of a conversation, newest first, without collected ones."""
-    before = cursors.decode_name(cursor, "blobs") if cursor else None
-    page = await services(request).blobs.page(
-        tenant_of(request), conversation_id, limit + 1, before
-    )
-    has_more = len(page) > limit
-    next_cursor = cursors.encode("blobs", page[limit - 1].id) if has_more else None
-    return BlobPage(data=[Blob.of(blob) for blob in page[:limit]], next_cursor=next_cursor)
+    before = cursors.decode(cursor, "blobs")
+    page = await services(request).blobs.page(tenant_of(request), conversation_id, limit, before)
+    return BlobPage.up_to("blobs", page, "id", data=[Blob.of(blob) for blob in page])
 
 
 @router.post(f"{_BLOBS}/collect", summary="Collect blobs")
