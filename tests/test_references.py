@@ -116,11 +116,7 @@ def _known() -> frozenset[str]:
     """Return everything that a reference may name."""
     records = (ROOT / "docs" / "decisions").glob("[0-9]*.md")
     return frozenset(
-        (
-            *_promises(),
-            *_provider_rules(),
-            *(f"decision {record.name[:4]}" for record in records),
-        )
+        (*_promises(), *_provider_rules(), *(f"decision {record.name[:4]}" for record in records))
     )
 
 

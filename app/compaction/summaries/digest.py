@@ -33,6 +33,7 @@ from app.formats.message import File, Message, Role, Text
 MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
+MAX_RESTORED = 1_000_000
 STEP_CHARS = 160
 MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
@@ -43,7 +44,7 @@ EDGE_CHARS, MIN_LABEL_CHARS = 800, 6
 """Of longer messages statements are read at the beginning and the end, labelled ones anywhere."""
 
 _NUMBER = re.compile(r"^#(\d{1,12}) ")
-_ASKED = "\n(asked: "
+ASKED = "\n(asked: "
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ class Digest:
         if not typed or (expands and len(typed) > EDGE_CHARS):
             return
         if len(typed) <= SHORT_ANSWER_CHARS and self._question:
-            typed = f"{typed}{_ASKED}{self._question})"
+            typed = f"{typed}{ASKED}{self._question})"
         self._asked = self._number, typed
 
     def _add_assistant(self, message: Message, text: str) -> None:
@@ -178,7 +179,7 @@ class Digest:
             return
         number, text = asked
         found = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
-        is_plain = bool(found) and all(map(is_prose, found)) and _ASKED not in text
+        is_plain = bool(found) and all(map(is_prose, found)) and ASKED not in text
         is_short = len(text) <= MAX_NOTED_CHARS
         if is_plain and ((is_noted and is_short) or all(map(label_of, found))):
             whole = " ".join(text.split())
@@ -199,7 +200,7 @@ class Digest:
         if begun and not ended and text.startswith(self.requests[begun]):
             del self.requests[begun]  # it was sent once more
         self.requests[number] = _bounded(text)
-        self._state_all(text.partition(_ASKED)[0], request=number)
+        self._state_all(text.partition(ASKED)[0], request=number)
 
     def _state_all(
         self, text: str, *, by_user: bool = True, request: int = 0, is_step: bool = False
@@ -292,6 +293,12 @@ class Digest:
         """Take up what a user said from an earlier summary."""
         self._state(text, replaces=False)
 
+    def restore_request(self, text: str) -> None:
+        """Take up a user's message from an earlier summary, which comes before all new ones."""
+        number = len(self.requests) - MAX_RESTORED
+        self.requests[number] = text
+        self._state_all(text.partition(ASKED)[0], request=number)
+
     def read(self, text: str, *, replaces: bool = False) -> None:
         """Take up an earlier summary, or several; other text is a harness's own summary.
 
@@ -303,7 +310,7 @@ class Digest:
             number, body = (int(numbered[1]), item[numbered.end() :]) if numbered else (0, item)
             if section is Section.REQUESTS and number:
                 self._restore(self.requests, number, body)
-                self._state_all(body.partition(_ASKED)[0], request=number)
+                self._state_all(body.partition(ASKED)[0], request=number)
             elif section is Section.SAID and number:
                 self._restore(self.said, number, body)
             elif section in (Section.STATED, Section.VALUES):

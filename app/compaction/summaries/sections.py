@@ -112,7 +112,7 @@ def items_of(text: str) -> Iterator[tuple[Section | None, str]]:
             for each in [f"{label} {each}" for each in rest] if is_group and rest else [whole]:
                 yield section, each
         item = []
-        if line.endswith(HEADING):
+        if line.endswith(HEADING) and not line.startswith("- "):
             if any(part.strip() for part in other):
                 yield None, "\n".join(other).strip()
             other, is_ours, section = [], True, None
@@ -122,6 +122,6 @@ def items_of(text: str) -> Iterator[tuple[Section | None, str]]:
             item = [line[2:]]
         elif is_ours and line.startswith(MORE):
             is_ours = False
-        elif line or not is_ours:
+        elif (line or not is_ours) and line != NOTHING:
             is_ours = False
             other.append(line)

@@ -137,9 +137,9 @@ def without_code(text: str) -> str:
 
 MAX_SENTENCE_CHARS = 500
 _END = re.compile(
-    r"[.!?…](?<![.!?…].)[.!?…]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
+    r"[.!?…।۔؟](?<![.!?…].)[.!?…।۔؟]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
 )
-QUESTION = ("?", "？")
+QUESTION = ("?", "？", "؟")
 _ORDINAL = re.compile(r"(?:^|(?:^|\s)[^\W\d_]{1,3} )\s*\d{1,2}$")
 """The number before an item, or the day of a date such as "am 5. Mai"."""
 

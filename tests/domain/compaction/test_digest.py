@@ -104,10 +104,7 @@ def test_a_summary_holds_what_the_work_needs() -> None:
             "From now on, answer in German.",
             "CONSTRAINT: The budget cap is $500 in total.",
         ],
-        "Requests": [
-            f"#1 {REQUEST}",
-            "#7 bcrypt\n(asked: Shall I use bcrypt or argon2?)",
-        ],
+        "Requests": [f"#1 {REQUEST}", "#7 bcrypt\n(asked: Shall I use bcrypt or argon2?)"],
         "Todo list": ["[ ] deploy"],
         "Failed last": ["pytest -x → ValueError: bad salt"],
         "Files edited": ["src/auth/login.py"],
