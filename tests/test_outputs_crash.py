@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from app.cli.demo import Answer, Client
 from app.database.embedded import running
 from app.database.migrate import migrate
-from app.demo import Answer, Client
 from tests.patience import PATIENCE_SECONDS
 from tests.replay import Served, read_messages
 from tests.writers import Message, Writer, grown, writing
@@ -203,5 +203,5 @@ def test_kill_amid_large_results(service: Stored) -> None:
         with closing(Client(service.url)) as client:
             for writer in writers:
                 # What was uploaded, in whole or in part, is collected; the rest stays readable.
-                assert client.send("POST", f"{writer.path}/blobs/gc", {}).accepted
+                assert client.send("POST", f"{writer.path}/blobs/collect", {}).accepted
         assert_all_reads_back(service, writers)

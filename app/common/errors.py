@@ -8,7 +8,7 @@ ContextError
 ├── ContextLimitUnknown     the model's context window is unknown
 ├── ContextOverflow         the smallest valid payload exceeds the context window
 ├── PayloadTooLarge         a body, batch or message over its limit
-├── Gone                    the resource was garbage collected
+├── Gone                    the resource was collected
 ├── Unauthenticated, Forbidden, RateLimited
 └── ServiceUnavailable      the database or the model does not answer
 """
@@ -139,7 +139,7 @@ class PayloadTooLarge(ContextError, code="PAYLOAD_TOO_LARGE", status=413):
 
 
 class Gone(ContextError, code="GONE", status=410):
-    """The resource was garbage collected."""
+    """The resource was collected."""
 
 
 class Unauthenticated(ContextError, code="UNAUTHENTICATED", status=401):

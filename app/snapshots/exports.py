@@ -38,9 +38,10 @@ from app.conversations.view import window_from
 from app.database.connections import UNSTORABLE
 from app.database.sql import read
 from app.http.errors import validated
+from app.policy.policy import merge
 from app.repositories import Database, Repositories
 from app.snapshots.checks import FORMAT, LINES, VERSION, ImportChecker, Line, read_lines
-from app.snapshots.rows import ADD, KINDS, Shown, end_copy, page, read_settings, write
+from app.snapshots.columns import ADD, KINDS, Shown, end_copy, page, read_settings, write
 
 _PIECE_BYTES = 32_768
 """Bytes of a blob in one line."""
@@ -174,6 +175,7 @@ class _Import:
         settings = self.checker.settings
         lists = ("policy", "sections", "tools", "metadata")
         given = {name: json_text.loads(settings[name]) for name in lists}
+        given["policy"] = merge({}, given["policy"])
         model = {"model": settings["model"]} if settings["model"] is not None else {}
         validated(_SETTINGS, given | model)
         self.agent_id = agent_id or settings["agent_id"]
@@ -182,6 +184,7 @@ class _Import:
             expires_at = None  # the import of an old export would be deleted at once
         own = {"tenant_id": self.tenant_id, "conversation_id": self.key, "own_id": own_id}
         changed = {"agent_id": self.agent_id, "expires_at": expires_at, "origin_id": None}
+        changed["policy"] = json_text.dumps(given["policy"])
         if not await self.session.session.run(ADD, **{**settings, **own, **changed}):
             raise id_taken(own_id or self.key)  # another tenant has created one with this UUID
 

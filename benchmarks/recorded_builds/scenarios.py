@@ -97,7 +97,7 @@ def tool_output(trace: Trace, recorder: Recorder) -> None:
             for name in ("tool_output_cache", "tool_output_cache_grep", "read_result"):
                 called(chat, name, f'{{"ref_id": "{ref}", "pattern": "the", "limit": 5}}')
         chat.send("GET", "/blobs")
-        chat.send("POST", "/blobs/gc", {"dry_run": True})
+        chat.send("POST", "/blobs/collect", {"dry_run": True})
         chat.send("POST", "/blobs?tool_name=upload", b"first line\nsecond line\n" * 400, "upload")
         chat.look()
 

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from app.main import create_app
 from app.settings import Settings
-from app.snapshots.copies import ENTRY_FIELDS
+from app.snapshots.restored_messages import ENTRY_FIELDS
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM, answer, no_tags, status
@@ -513,14 +513,15 @@ async def test_deleting_a_conversation_removes_its_part(
 
 async def test_outputs_of_a_snapshot_are_not_collected(client: httpx.AsyncClient) -> None:
     """With `drop_compacted`, outputs of messages in a snapshot are not collected."""
-    policy = {"gc": {"drop_compacted": True}, "sandwich": {"preserve_top": 1, "preserve_bottom": 1}}
+    sandwich = {"preserve_top": 1, "preserve_bottom": 1}
+    policy = {"collection": {"drop_compacted": True}, "sandwich": sandwich}
     path = await new_conversation(client, policy=policy)
     await append(client, path, user("q"), calling("c1"), result("c1", "held\n" * 2_000))
     saved = await save(client, path)
     await append(client, path, user("q"), calling("c2"), result("c2", "gone\n" * 2_000), *talk(6))
     compacted = (await client.post(f"{path}/compact", json={})).json()
     assert compacted["compacted"] is True, compacted
-    await client.post(f"{path}/blobs/gc", json={})
+    await client.post(f"{path}/blobs/collect", json={})
     log = await log_of(client, path)
     assert [item["content_collected"] for item in log if item["role"] == "tool"] == [False, True]
     whole = await read(client, saved["snapshot_id"], download=True)

@@ -315,7 +315,7 @@ async def test_invalid_refs_are_refused(client: httpx.AsyncClient) -> None:
     path, other = await new_conversation(client), await new_conversation(client)
     foreign = (await upload(client, other, b"x" * 5000))["id"]
     gone = (await upload(client, path, b"y" * 5000))["id"]
-    await client.post(f"{path}/blobs/gc")
+    await client.post(f"{path}/blobs/collect")
     await append(client, path, calling("c"))
     wrong: list[Any] = [{"id": foreign}, {"id": gone}, {"id": "x"}, {"id": 5}, {}, [], 7, ""]
     for ref in wrong:
@@ -386,9 +386,9 @@ async def test_the_database_is_lost_during_an_upload(
     assert await count(settings, "blob_uploads") == 1
     old = "UPDATE blob_uploads SET begun_at = now() - interval '25 hours'"
     in_thread(execute, url, old)
-    dry = (await client.post(f"{path}/blobs/gc", json={"dry_run": True})).json()
+    dry = (await client.post(f"{path}/blobs/collect", json={"dry_run": True})).json()
     assert (dry["uploads"], dry["collected"]) == (1, [])
-    done = (await client.post(f"{path}/blobs/gc")).json()
+    done = (await client.post(f"{path}/blobs/collect")).json()
     assert (done["uploads"], done["dry_run"]) == (1, False)
     await assert_nothing_stored(settings)
     assert (await upload(client, path, b"again"))["byte_size"] == 5
@@ -463,12 +463,12 @@ async def test_a_download_never_runs_as_a_page(client: httpx.AsyncClient) -> Non
 
 
 async def test_compacted_outputs_are_gone(settings: Settings) -> None:
-    """With `gc.drop_compacted` the transcript has `content_collected`, and reads are a 410.
+    """With `collection.drop_compacted` the transcript has `content_collected`; reads are a 410.
 
     [tool-output.collected-gone]
     """
     sandwich = {"preserve_top": 1, "preserve_bottom": 1}
-    policy = {"gc": {"drop_compacted": True}, "sandwich": sandwich}
+    policy = {"collection": {"drop_compacted": True}, "sandwich": sandwich}
     async with started(create_app(settings)) as client:
         path = await new_conversation(client, policy=policy)
         await append(client, path, user("begin"), user("go"))
@@ -477,7 +477,7 @@ async def test_compacted_outputs_are_gone(settings: Settings) -> None:
             await append(client, path, user("go on " * 200))
         compacted = await client.post(f"{path}/compact", json={})
         assert compacted.json()["compacted"], compacted.text
-        done = (await client.post(f"{path}/blobs/gc")).json()
+        done = (await client.post(f"{path}/blobs/collect")).json()
         assert [item["id"] for item in done["collected"]] == [ref]
         for how in ({}, {"content": "full"}, {"content": "view"}):
             shown = (await transcript(client, path, **how))[3]
@@ -525,7 +525,7 @@ def test_a_download_of_a_collected_blob_ends_early(served: str, lines: Lines) ->
             reader.sendall(f"GET {path}/{ref}/content HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             received = reader.recv(65_536)
             assert f"content-length: {size}".encode() in received.lower()
-            assert client.post(f"{path}/gc").status_code == 200
+            assert client.post(f"{path}/collect").status_code == 200
             total = len(received)
             while piece := reader.recv(2**20):  # the connection is closed before the end
                 total += len(piece)

@@ -56,7 +56,7 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("tool_output", "view"): st.sampled_from(["truncate", "reference"]),
     ("tool_output", "clear_at_least"): st.just("auto") | st.integers(0, 10**6),
     ("tool_output", "exclude_tools"): st.lists(st.text(max_size=3), max_size=3),
-    ("gc", "drop_compacted"): st.booleans(),
+    ("collection", "drop_compacted"): st.booleans(),
     ("tool_deferral_threshold",): st.floats(0.01, 1),
     ("dynamic_position",): st.sampled_from(["tail", "system", "before_window"]),
     ("status_preamble",): st.sampled_from(["auto", "none"]),

@@ -354,7 +354,7 @@ async def test_collected_outputs_stay_collected(database: Database, meanwhile: b
     """A tombstone is copied, also that of a blob collected during the fork."""
     store = ObjectStore("memory:///")
     process = Process(database, store)
-    cid, refs = await process.compacted({"gc": {"drop_compacted": True}})
+    cid, refs = await process.compacted({"collection": {"drop_compacted": True}})
 
     async def collect() -> None:
         await process.collect(cid)
@@ -450,9 +450,7 @@ async def test_a_source_deleted_meanwhile_is_not_found(
 
 
 async def test_a_failed_fork_leaves_no_rows(
-    harness: Harness,
-    connection: asyncpg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    harness: Harness, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed fork leaves no rows, and its id can be used again [log.durable]."""
     cid = await compacted(harness)
