@@ -54,7 +54,6 @@ from app.snapshots.exports import ExportService
 from app.snapshots.forks import ForkService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
-from app.snapshots.summaries import SnapshotSummaries
 from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
@@ -146,14 +145,7 @@ class Services:
         )
         self.build_replay = BuildReplayService(database, resolver)
         self.compaction = CompactionService(
-            database,
-            resolver,
-            self.summariser,
-            self.active,
-            self.leases,
-            new_id,
-            now_ms,
-            telemetry,
+            database, resolver, self.summariser, self.active, self.leases, new_id, now_ms, telemetry
         )
         self._add_features(settings)
 
@@ -208,8 +200,7 @@ class Services:
         self.restores = RestoreService(
             database, outputs, active, log, self.conversations, MAX_BATCH
         )
-        summaries = SnapshotSummaries(database, self.summariser)
-        self.snapshots = SnapshotService(database, resolver, summaries, active, new_id)
+        self.snapshots = SnapshotService(database, resolver, self.summariser, active, new_id)
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
 

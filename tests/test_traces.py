@@ -56,8 +56,7 @@ def test_real_conversations_build_valid_payloads(trace: Trace, judge: Judge, ser
 
 
 @pytest.mark.parametrize(
-    "conversation",
-    [pytest.param(one, id=one.name) for one in committed() if one.format != CHAT],
+    "conversation", [pytest.param(one, id=one.name) for one in committed() if one.format != CHAT]
 )
 def test_native_conversations_build_valid_payloads(conversation: Conversation, served: str) -> None:
     """What one provider said goes to each of the four, as the conversation grows."""

@@ -168,10 +168,7 @@ class CompactionQueries(Repository):
     ) -> Page[Compaction]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         rows = await self._session.all(
-            LIST_COMPACTIONS,
-            conversation_id=conversation_id,
-            before=before,
-            **limits(limit, bound),
+            LIST_COMPACTIONS, conversation_id=conversation_id, before=before, **limits(limit, bound)
         )
         return page_of(rows, compaction_from)
 

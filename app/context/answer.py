@@ -88,10 +88,7 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
         next_threshold=pressure.next_threshold,
         tokens_to_next=pressure.tokens_to_next,
         estimate=estimate_of(
-            conversation.counter,
-            resolved.factor,
-            state.limits.margin,
-            conversation.calibration,
+            conversation.counter, resolved.factor, state.limits.margin, conversation.calibration
         ),
         summary_used=bool(view.summaries or view.sent_item),
         compaction=state.attempt.compaction,
@@ -238,9 +235,7 @@ class BuildReplayService:
         async with self._database.session() as session:
             build = await find_build(session, conversation_id, build_id)
             conversation = await session.conversations.get(
-                tenant_id,
-                conversation_id,
-                model_in(build[1].payload_stream) if build else None,
+                tenant_id, conversation_id, model_in(build[1].payload_stream) if build else None
             )
             if build is None:
                 raise unknown

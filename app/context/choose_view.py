@@ -117,10 +117,7 @@ async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Ch
     """Summarise what a provider's item stands for, where this payload cannot send it."""
     attempt = state.attempt
     degraded = await deps.compaction.summarise_behind_item(
-        attempt.tenant_id,
-        attempt.conversation_id,
-        attempt.settings,
-        state.stored.view_version,
+        attempt.tenant_id, attempt.conversation_id, attempt.settings, state.stored.view_version
     )
     return Changed(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
 

@@ -130,10 +130,9 @@ class RegistryService:
 @router.get("/v1/models", summary="List models")
 async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None) -> ModelPage:
     """Return all models by name, with the source of each number."""
-    after = cursors.decode_name(cursor, "models") if cursor else None
+    after = cursors.decode(cursor, "models")
     page = await services(request).registry.list(tenant_of(request), limit, after)
-    next_cursor = cursors.encode("models", page[-1].model) if page.has_more else None
-    return ModelPage(data=page, next_cursor=next_cursor)
+    return ModelPage.up_to("models", page, "model")
 
 
 @router.get("/v1/models/{model:path}", summary="Read a model")

@@ -348,10 +348,7 @@ class ContextRepository(CompactionQueries):
     ) -> None:
         """Store what the newest payload has beyond the state, while the view is the same."""
         await self._session.run(
-            SET_UNSTORED,
-            conversation_id=conversation_id,
-            view_version=view_version,
-            tokens=tokens,
+            SET_UNSTORED, conversation_id=conversation_id, view_version=view_version, tokens=tokens
         )
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:

@@ -65,8 +65,7 @@ _DEFAULT = ContextRequest()
 NOTHING_STORED: Mapping[str, Any] = {"appended": None, "reported": None}
 """What the answer to a build has in addition, without an append and a report."""
 OptionalTokens = Annotated[
-    int | None,
-    Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there."),
+    int | None, Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there.")
 ]
 _THREAD_BYTES = 20_000
 """A larger report is judged in a thread, off the event loop."""
@@ -304,8 +303,8 @@ async def list_epochs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> EpochPage:
     """Return the epochs of the conversation's payloads, newest first, and why each began."""
-    before = cursors.decode_id(cursor, "epochs")
+    before = cursors.decode(cursor, "epochs")
     page = await services(request).usage.page(
         "epochs", tenant_of(request), conversation_id, limit, before
     )
-    return EpochPage.by_id("epochs", page, list(page), "epoch_id")
+    return EpochPage.up_to("epochs", page, "epoch_id")

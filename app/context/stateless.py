@@ -322,11 +322,7 @@ class StatelessService:
         return TokenCount(total, messages, text, tools, counter, model, margin, method, factor)
 
     async def _summarise(
-        self,
-        tenant_id: str,
-        neutral: Sequence[Message],
-        model: str | None,
-        max_tokens: int,
+        self, tenant_id: str, neutral: Sequence[Message], model: str | None, max_tokens: int
     ) -> MessageSummary:
         chosen = self._summariser.choose_model(model, None, None)
         if not without_trailing_calls(neutral):

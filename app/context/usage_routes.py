@@ -38,9 +38,7 @@ def _day(text: str) -> date:
 
 
 _Day = Annotated[
-    str,
-    Field(pattern=DAY_PATTERN, json_schema_extra={"format": "date"}),
-    AfterValidator(_day),
+    str, Field(pattern=DAY_PATTERN, json_schema_extra={"format": "date"}), AfterValidator(_day)
 ]
 _FIRST = f"First day (UTC); by default the range has {USUAL_DAYS} days."
 _LAST = f"Last day (UTC), today by default; the range has at most {MAX_DAYS} days."
@@ -81,7 +79,7 @@ async def _query(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> UsageQuery:
-    after = cursors.decode_usage(cursor) if cursor else None
+    after = cursors.decode(cursor, "usage")
     today = services(request).usage.now().date()
     days = day_range(first, last, today)  # type: ignore[arg-type]  # dates by now
     return UsageQuery(*days, limit, after)
@@ -119,11 +117,9 @@ async def get_usage(
 
 async def _totals(request: Request, wanted: UsageQuery, **of: str | None) -> UsageTotalsAnswer:
     totals, rows = await services(request).usage.totals(tenant_of(request), wanted, **of)
-    next_cursor = None
-    if rows.has_more:
-        next_cursor = cursors.encode("usage", rows[-1].day.isoformat(), rows[-1].model)
     days = {"from": wanted.first, "to": wanted.last}
-    return UsageTotalsAnswer(**days, data=list(rows), totals=totals, next_cursor=next_cursor)
+    next_cursor = cursors.after("usage", rows, "day", "model")
+    return UsageTotalsAnswer(**days, data=rows, totals=totals, next_cursor=next_cursor)
 
 
 @router.get(f"{_PATH}/usage/reports", summary="List reported calls", tags=["usage"])
@@ -131,8 +127,8 @@ async def list_usage_reports(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> ReportPage:
     """Return the usage of each call that was reported, newest first."""
-    before = cursors.decode_id(cursor, "usage_reports")
+    before = cursors.decode(cursor, "usage_reports")
     page = await services(request).usage.page(
         "usage_reports", tenant_of(request), conversation_id, limit, before
     )
-    return ReportPage.by_id("usage_reports", page, list(page), "report_id")
+    return ReportPage.up_to("usage_reports", page, "report_id")

@@ -254,11 +254,7 @@ class ConversationListRepository(Repository):
             **limits(len(conversation_ids), bound),
         )
         return page_of(
-            rows,
-            lambda row: (
-                conversation_from(row),
-                _totals_from(row) if with_usage else {},
-            ),
+            rows, lambda row: (conversation_from(row), _totals_from(row) if with_usage else {})
         )
 
 

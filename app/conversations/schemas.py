@@ -200,9 +200,7 @@ class ConversationCreate(SettingsCreate, _Expiring):
 class ConversationPatch(SettingsPatch, _Expiring):
     """A change; omitted fields stay unchanged."""
 
-    model_config = examples(
-        {"policy": {"budget": {"context_window": 32000, "notice_at": None}}},
-    )
+    model_config = examples({"policy": {"budget": {"context_window": 32000, "notice_at": None}}})
 
 
 class ConversationItem(ListedSettings):

@@ -37,11 +37,7 @@ from app.repositories import Repositories
 
 
 async def store_compaction(
-    session: Repositories,
-    conversation_id: str,
-    receipt: Compaction,
-    cause: str,
-    **after: int,
+    session: Repositories, conversation_id: str, receipt: Compaction, cause: str, **after: int
 ) -> CompactResult | None:
     """Store a receipt, show its view and announce it; None if the view was changed meanwhile.
 

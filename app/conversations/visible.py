@@ -419,11 +419,7 @@ def start_of_last(spans: Sequence[Span], head_seq: int, count: int) -> int:
 
 
 def visibility_of(
-    item: Entry,
-    view: View,
-    state: ConversationState,
-    starts_at: int = 1,
-    newest_user: int = 0,
+    item: Entry, view: View, state: ConversationState, starts_at: int = 1, newest_user: int = 0
 ) -> Visibility:
     """Return how a view shows a message before a build reduces it.
 

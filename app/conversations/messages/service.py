@@ -216,13 +216,7 @@ class LogService:
         """
         ids = [draft.id or self._new_id() for draft in shape.drafts]
         after = await session.log.append(
-            tenant_id,
-            known,
-            batch.request,
-            shape,
-            ids,
-            due=batch.threshold,
-            now=self._active.now(),
+            tenant_id, known, batch.request, shape, ids, due=batch.threshold, now=self._active.now()
         )
         if after is None:
             return None

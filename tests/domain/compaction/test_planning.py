@@ -56,10 +56,7 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
 def resolved_with(
-    policy: Policy | None = None,
-    limits: Limits = LIMITS,
-    fixed: int = 0,
-    factor: float = 1.0,
+    policy: Policy | None = None, limits: Limits = LIMITS, fixed: int = 0, factor: float = 1.0
 ) -> ResolvedSettings:
     """Return resolved settings with this policy and window; sections take `fixed` tokens."""
     return replace(

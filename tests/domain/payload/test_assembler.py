@@ -322,8 +322,7 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "note"),
-    [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)],
+    ("view", "note"), [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)]
 )
 def test_a_note_precedes_a_payload_that_would_start_with_an_assistant(
     view: View, note: str
@@ -352,10 +351,7 @@ FAILED = {"role": "assistant", "content": [{"type": "compaction", "content": Non
     ],
 )
 def test_a_note_stands_for_a_first_item_that_is_not_sent(
-    format: FormatName,
-    made_in: FormatName,
-    first: dict[str, Any],
-    note: str,
+    format: FormatName, made_in: FormatName, first: dict[str, Any], note: str
 ) -> None:
     """What only a left out item stands for is not lost silently, nor is the payload empty.
 

@@ -88,12 +88,7 @@ async def test_ranges_of_successive_compactions_contain_one_another(harness: Har
 # --- any log --------------------------------------------------------------------------------
 
 
-@given(
-    log=raw_logs(10),
-    top=st.integers(0, 2),
-    bottom=st.integers(1, 3),
-    more=raw_logs(4),
-)
+@given(log=raw_logs(10), top=st.integers(0, 2), bottom=st.integers(1, 3), more=raw_logs(4))
 @settings(
     max_examples=15,
     deadline=None,

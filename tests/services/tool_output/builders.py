@@ -158,12 +158,7 @@ class Process:
         self.outputs = StoredResults(self.database, self.store, new_id)
         resolver = self.harness.resolver
         self.log = LogService(
-            self.database,
-            resolver,
-            self.outputs,
-            self.harness.active,
-            new_id,
-            1000,
+            self.database, resolver, self.outputs, self.harness.active, new_id, 1000
         )
         self.harness.log = self.log
         self.harness.conversations = ConversationService(
