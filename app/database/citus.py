@@ -256,7 +256,8 @@ def _named(statements: Sequence[Statement]) -> Mapping[str, Statement]:
 
 
 def _schema_of(statements: Sequence[Statement]) -> str:
-    parts = (SCHEMA, APPEND, _PLACE, _CALL, _LOCK, _BRANCH, _RUN, *(each.sql for each in statements))
+    own = (SCHEMA, APPEND, _PLACE, _CALL, _LOCK, _BRANCH, _RUN)
+    parts = (*own, *(each.sql for each in statements))
     return f"shard_{hashlib.sha256('//'.join(parts).encode()).hexdigest()[:8]}"
 
 
