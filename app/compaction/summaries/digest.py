@@ -43,7 +43,7 @@ LONG_MESSAGE_CHARS = 2_000
 EDGE_CHARS, MIN_LABEL_CHARS = 800, 6
 """Of longer messages statements are read at the beginning and the end, labelled ones anywhere."""
 
-_CLAUSE_END = re.compile(r"[,;、，]")
+_CLAUSE_END = re.compile(r"[,;\u3001\uff0c]")
 """The last sentence of a step says what it does; only one with a second clause says why."""
 _NUMBER = re.compile(r"^#(\d{1,12}) ")
 ASKED = "\n(asked: "

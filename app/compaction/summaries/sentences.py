@@ -220,8 +220,9 @@ def shortened(text: str, max_tokens: int, count: CountText) -> str:
         ]
     last, weights, in_fence = len(parts) - 1, list[tuple[int, float]](), False
     for at, part in enumerate(parts):
-        in_fence ^= _FENCE.match(part) is not None
-        is_pasted = in_fence or is_code(part[:MAX_SENTENCE_CHARS])
+        is_fence = _FENCE.match(part) is not None
+        in_fence ^= is_fence
+        is_pasted = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS])
         is_marked = at in (0, last) or _MARKED.search(part) or label_of(part)
         weight = 2 if is_pasted else 0 if is_marked else 1
         weights.append((weight, min(at, 1.5 * (last - at))))
