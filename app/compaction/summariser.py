@@ -154,7 +154,6 @@ async def summarise_paged(
         )
     digest, _ = await _read_digest(database, task, earlier, read_kept)
     task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
-    result = None
     pages, result, last_group = _pages(task.spans), None, list[LogRow]()
     for page in pages:
         rows = [*last_group, *await _rows(database, task.conversation_id, page)]

@@ -78,8 +78,9 @@ def checklist_of(
             remaining -= cost
             shown += f" {_flat(texts[at])}"
     others = fitted(digest, others_tokens, count, sections=_OTHERS).text
+    others = "" if others == NOTHING else others.removeprefix(HEADING).strip()
     listed = tuple(texts[at] for at in sorted(kept))
-    return Checklist(listed, "" if others == NOTHING else others, frozenset(map(_flat, texts)))
+    return Checklist(listed, others, frozenset(map(_flat, texts)))
 
 
 def _said(digest: Digest) -> Iterator[tuple[str, int]]:
