@@ -91,7 +91,9 @@ BEGIN
     CASE shard {branches}
     ELSE RAISE undefined_function;
     END CASE;
-END $call$
+END $call$;
+SELECT create_distributed_function('{schema}s.{name}({parameters})', '${key}',
+    colocate_with => 'conversations', force_delegation => true)
 """
 _LOCK = """
     PERFORM lock_shard_metadata(5, ARRAY[shard]);
@@ -102,10 +104,6 @@ _LOCK = """
 """
 # A text that is put together at each run would be planned at each run.
 _BRANCH = "WHEN {shard} THEN RETURN QUERY SELECT * FROM {schema}_{shard}.{name}({places});"
-_DELEGATED = """
-SELECT create_distributed_function('{schema}s.{name}({parameters})', '${key}',
-    colocate_with => 'conversations', force_delegation => true)
-"""
 _OLD = "SELECT nspname FROM pg_namespace WHERE nspname ~ '^shard_[0-9a-f]+s$'"
 _ON_WORKERS = "SELECT success, result FROM run_command_on_workers($1)"
 # The session of Citus on a worker does not have the settings of the service's sessions.
@@ -210,14 +208,12 @@ async def place(connection: Any, statements: Sequence[Statement]) -> None:
     if known and all(row["result"] == "0" for row in found):
         return
     shards = [row["shardid"] for row in await connection.fetch(_PLACEMENTS)]
-    shapes = [
-        await _shape_of(connection, schema, name, statement)
-        for name, statement in _named(statements).items()
-    ]
+    shapes = [await _shape_of(connection, schema, *each) for each in _named(statements).items()]
     functions = [APPEND, *(_RUN.format(**shape) for shape in shapes)]
     tables = [name for name in TABLES if name != "tenant_usage"]  # which is not by conversation
-    values = {"tables": _array(tables), "functions": _array(functions)}
-    placing = _PLACE.format(schema=schema, shards=placed, **values)
+    placing = _PLACE.format(
+        schema=schema, shards=placed, tables=_array(tables), functions=_array(functions)
+    )
     for row in await connection.fetch(_ON_WORKERS, placing, timeout=_PLACE_SECONDS):
         if not row["success"]:
             facts = {"reason": row["result"]}
@@ -229,7 +225,6 @@ async def place(connection: Any, statements: Sequence[Statement]) -> None:
         for shape in shapes:
             branches = (_BRANCH.format(shard=shard, **shape) for shard in shards)
             await connection.execute(_CALL.format(branches="\n".join(branches), **shape))
-            await connection.execute(_DELEGATED.format(**shape))
 
 
 async def _shape_of(
@@ -266,5 +261,4 @@ def _places(statement: Statement) -> str:
 
 
 def _array(texts: Sequence[str]) -> str:
-    quoted = ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
-    return f"CAST(ARRAY[{quoted}] AS text[])"
+    return f"CAST(ARRAY[{', '.join(f'$text${text}$text$' for text in texts)}] AS text[])"
