@@ -83,7 +83,8 @@ class Digest:
     """What a conversation holds so far.
 
     `requests` and `said` are texts by the number of their message, `stated` statements by their
-    words, in the order of their last mention. `earlier` is a harness's own summary.
+    words, in the order of their last mention. `earlier` is a harness's own summary. With
+    `keeps_users` nothing replaces what a user stated.
     """
 
     requests: dict[int, str] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Digest:
     work: WorkState = field(default_factory=WorkState)
     earlier: str = ""
     superseded: Counter[Section] = field(default_factory=Counter)
+    keeps_users: bool = False
     _number: int = 0
     _by_word: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _asked: tuple[int, str] | None = None
@@ -257,7 +259,8 @@ class Digest:
         found = {key for word in new.of.words - common for key in self._by_word[word]}
         for key in sorted(found):
             old = self.stated[key]
-            if (new.by_user or not old.by_user) and sentences.replaces(new.of, old.of, common):
+            may = not old.by_user or (new.by_user and not self.keeps_users)
+            if may and sentences.replaces(new.of, old.of, common):
                 self.superseded[old.section] += old.is_listed
                 self._remove(key)
                 new.is_newer = True

@@ -287,9 +287,11 @@ def _flat(text: str) -> str:
 # --- summaries --------------------------------------------------------------------------------
 
 
-def digest_of(messages: Sequence[Message], earlier: Iterable[str] = ()) -> Digest:
+def digest_of(
+    messages: Sequence[Message], earlier: Iterable[str] = (), *, keeps_users: bool = False
+) -> Digest:
     """Return what earlier summaries and messages hold."""
-    digest = Digest()
+    digest = Digest(keeps_users=keeps_users)
     for text in filter(None, earlier):
         digest.read(text)
     for message in messages:
