@@ -45,6 +45,7 @@ from app.database.migrate import migrate, migration_lock
 from app.main import create_app
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
+from tests.answers import described
 from tests.fake_llm import FakeLLM, fake_llm
 from tests.patience import PATIENCE_SECONDS
 from tests.pooler import Pooled, pooling
@@ -100,6 +101,13 @@ def commands_undone() -> Iterator[None]:
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)
     root.handlers = [each for each in root.handlers if type(each.formatter) is not JsonLines]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_answers_described() -> Iterator[None]:
+    """Hold every answer to openapi.json."""
+    with described():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
