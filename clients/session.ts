@@ -231,11 +231,11 @@ async function reduce(service: Service, conversation_id: string): Promise<void> 
   ).data;
   const own = good(
     await service.GET("/v1/conversations/{conversation_id}/messages", {
-      params: { path, query: { q: "weather bergen" } },
+      params: { path, query: { query: "weather bergen" } },
     }),
   ).data;
   const hits = good(
-    await service.GET("/v1/search", { params: { query: { q: "weather bergen", limit: 100 } } }),
+    await service.GET("/v1/search", { params: { query: { query: "weather bergen", limit: 100 } } }),
   ).data;
   tell("listed", listed.map((item) => item.conversation_id === conversation_id));
   tell("found", own.some((message) => message.seq === 1), hits.length <= 100);

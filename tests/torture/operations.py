@@ -85,7 +85,7 @@ def inquest(life: Life) -> None:
         answer = life.get(path(conversation))
         life.check(answer.status == 404, "a deleted conversation is not there", answer)
     for mark in life.chance.sample(sorted(life.wire.gone), min(3, len(life.wire.gone))):
-        answer = life.get(f"/v1/search?q={mark}")
+        answer = life.get(f"/v1/search?query={mark}")
         life.check(answer.ok and answer.body["data"] == [], f"{mark} is not found", answer)
 
 
@@ -210,7 +210,7 @@ def search(life: Life, conversation: Conversation) -> None:
         return
     entry = life.chance.choice(conversation.entries)
     expected = [] if entry.is_redacted else [entry.id]
-    own, everywhere = f"{path(conversation)}/messages?content=view&q=", "/v1/search?q="
+    own, everywhere = f"{path(conversation)}/messages?content=view&query=", "/v1/search?query="
     for where, limit in ((own, "searched_through"), (everywhere, "indexed_before")):
         is_indexed = life.get(f"{where}{entry.mark}").body[limit] is None
         hits = life.pages(f"{where}{entry.mark}")

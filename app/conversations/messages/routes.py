@@ -149,7 +149,7 @@ class MessagePage(cursors.Page[ShownMessage]):
     """Messages in the requested order."""
 
     searched_through: int | None
-    """With `q`: the seq through which messages were searched; null if all were. Later ones are
+    """With `query`: the seq through which messages were searched; null if all were. Later ones are
     indexed within a minute."""
 
 
@@ -221,13 +221,13 @@ async def list_messages(
     before_seq: Annotated[
         int, Query(ge=0, le=MAX_SEQ, description="Only messages before this seq.")
     ] = MAX_SEQ,
-    q: Words = None,
+    query: Words = None,
     content: Contents = None,
 ) -> Response:
     """Return the messages as they were sent, each with its seq, turn, token count and time.
 
     Compaction does not change the log; `visibility` is how the context shows each message now.
-    Repeat `after_seq`, `before_seq` and `q` with a cursor. A tool result has an `output_ref`; with
+    Repeat `after_seq`, `before_seq` and `query` with a cursor. A tool result has an `output_ref`; with
     `content_truncated` the message has only its preview. A page of large messages ends before
     `limit`, with a `next_cursor`.
     """
@@ -241,13 +241,13 @@ async def list_messages(
     where: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq, "order": page_order}
     where |= {"limit": limit, "bound": page_bound(request)}
     tenant_id, through = tenant_of(request), None
-    if q is None:
+    if query is None:
         async with services(request).database.session() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id)
             page = await session.log.page(conversation_id, **where)
     else:
         search = services(request).search.page
-        conversation, page, through = await search(tenant_id, conversation_id, q, **where)
+        conversation, page, through = await search(tenant_id, conversation_id, query, **where)
     return await transcript(request, conversation, page, page_order, content, through)
 
 

@@ -119,7 +119,7 @@ class SearchService:
         """Return messages between two seqs, both exclusive, with all words of a query.
 
         The last is the seq through which they were searched, None for the whole log. Raises
-        NotFound, or ValidationError at `/query/q` for an invalid query.
+        NotFound, or ValidationError at `/query/query` for an invalid query.
         """
         terms, step = words.query_terms(query), 1 if order == "asc" else -1
         async with self._database.session() as opened:
@@ -145,7 +145,7 @@ class SearchService:
     ) -> SearchPage:
         """Return messages of all conversations with all words, maybe fewer than `limit`.
 
-        Raises ValidationError at `/query/q` or `/query/cursor`.
+        Raises ValidationError at `/query/query` or `/query/cursor`.
         """
         digest, wanted = cursors.digest_of(query, agent_id), ConversationFilter(agent_id=agent_id)
         terms, places, is_cut = words.query_terms(query), _Places(), False

@@ -70,7 +70,7 @@ async def test_transcript_receipt_events_and_search_know_it(client: httpx.AsyncC
     state = await read(client, f"{path}/state")
     assert state["strategy"] == "provider"
     assert state["summary_range"] == [1, 11]
-    found = await read(client, f"{path}/messages?q=tabs")
+    found = await read(client, f"{path}/messages?query=tabs")
     assert found["data"]
     assert page["data"][10]["output"][0] == ITEM
 

@@ -196,7 +196,7 @@ async def test_a_canary_is_nowhere_afterwards(
     saved = (await one.post(f"{path}/snapshots", json={})).json()["snapshot_id"]
     download = (await one.get(f"/v1/snapshots/{saved}?download=true")).json()
     assert CANARY in str(download) and CANARY in str(download["summary"])
-    assert len((await one.get(f"{path}/messages", params={"q": CANARY})).json()["data"]) > 3
+    assert len((await one.get(f"{path}/messages", params={"query": CANARY})).json()["data"]) > 3
     assert CANARY in await dump(database_url)
     cached, *_ = (await one.get(f"{path}/compactions")).json()["data"]
 
@@ -213,7 +213,7 @@ async def test_a_canary_is_nowhere_afterwards(
         assert {item["cache_break_reason"] for item in after.values()} == {"redacted"}
         await built(one, where)
         seen = [await other.get(f"{where}/messages?limit=200&content=full")]
-        seen.append(await other.get(f"{where}/messages", params={"q": CANARY}))
+        seen.append(await other.get(f"{where}/messages", params={"query": CANARY}))
         assert seen[-1].json()["data"] == []
         seen.append(await other.get(f"{where}/compactions"))
         seen.append(await other.get(f"{where}/state"))
@@ -294,7 +294,7 @@ async def test_concurrent_copies_are_redacted(
         *(client.post(f"{path}/context", json={}) for client in (one, other)),
         other.post(f"{path}/compact", json={}),
         other.post(f"{path}/snapshots", json={}),
-        other.get(f"{path}/messages", params={"q": CANARY}),
+        other.get(f"{path}/messages", params={"query": CANARY}),
         *(client.post(f"{path}/messages/m/redact") for client in (one, other, one)),
     ]
     answers = await asyncio.gather(*asks)
