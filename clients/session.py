@@ -190,7 +190,7 @@ def talk(client: Client | AuthenticatedClient) -> str:
     tell(
         "anthropic",
         [item["role"] for item in other.payload["messages"]],
-        other.diagnostics.budget.total,
+        other.diagnostics.budget.context_window,
     )
 
     reply = MessageObject.from_dict({"role": "assistant", "content": "It rains, 8 degrees."})

@@ -156,7 +156,7 @@ async function talk(service: Service): Promise<string> {
   tell("openai_chat", items(chat.payload).map((item) => item["role"]), chat.pressure);
   const claude = { format: "anthropic", model: "claude-3-5-sonnet" } as const;
   const other = await build(service, conversation_id, claude);
-  tell("anthropic", items(other.payload).map((item) => item["role"]), other.diagnostics.budget.total);
+  tell("anthropic", items(other.payload).map((item) => item["role"]), other.diagnostics.budget.context_window);
 
   const { epoch, through_seq, build_id } = chat;
   const delta = await build(service, conversation_id, {
@@ -254,7 +254,7 @@ async function store(service: Service, conversation_id: string): Promise<void> {
     }),
   );
   const lines = good(
-    await service.GET("/v1/conversations/{conversation_id}/blobs/{ref}/lines", {
+    await service.GET("/v1/conversations/{conversation_id}/blobs/{ref_id}/lines", {
       params: { path: { conversation_id, ref: blob.id }, query: { offset: 1, limit: 1 } },
     }),
   );

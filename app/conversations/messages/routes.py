@@ -148,7 +148,7 @@ class ShownMessage(ResponseSchema):
 class MessagePage(cursors.Page[ShownMessage]):
     """Messages in the requested order."""
 
-    searched_through: int | None
+    searched_through_seq: int | None
     """With `query`: the seq through which messages were searched; null if all were. Later ones are
     indexed within a minute."""
 
@@ -227,8 +227,8 @@ async def list_messages(
     """Return the messages as they were sent, each with its seq, turn, token count and time.
 
     Compaction does not change the log; `visibility` is how the context shows each message now.
-    Repeat `after_seq`, `before_seq` and `query` with a cursor. A tool result has an `output_ref`; with
-    `content_truncated` the message has only its preview. A page of large messages ends before
+    Repeat `after_seq`, `before_seq` and `query` with a cursor. A tool result has an `output_ref`;
+    with `content_truncated` the message has only its preview. A page of large messages ends before
     `limit`, with a `next_cursor`.
     """
     page_order: str = order
@@ -309,7 +309,7 @@ async def transcript(
     next_cursor = None
     if messages.has_more or len(messages) > len(data):
         next_cursor = cursors.encode("messages", order, data[-1]["seq"])
-    page = {"data": data, "next_cursor": next_cursor, "searched_through": through}
+    page = {"data": data, "next_cursor": next_cursor, "searched_through_seq": through}
     return await long_json(page, size)
 
 
@@ -360,8 +360,8 @@ async def redact_message(
         body.reason if body is not None else None,
         caller_of(request).key_id,
     )
-    if redacted.conversations:
-        shown = {"seq": redacted.seq, "conversations": redacted.conversations}
+    if redacted.conversation_count:
+        shown = {"seq": redacted.seq, "conversation_count": redacted.conversation_count}
         data = by_caller(request, conversation_id=conversation_id, **shown)
         _log.info("message_redacted", extra={"data": data})
     return redacted

@@ -81,7 +81,7 @@ class SearchHit(ResponseSchema):
     """UUID of its conversation."""
     seq: int
     """Its position in the log."""
-    id: str
+    message_id: str
     """Id of the message."""
     role: Role
     """Role of the message."""
@@ -267,7 +267,9 @@ def _places_in(
 
 def _hit(item: SearchedMessage, public_id: str, terms: Sequence[str]) -> SearchHit:
     snippet = words.excerpt(item.text, dict.fromkeys(terms, 1.0))
-    return SearchHit.of(item.message, conversation_id=public_id, snippet=snippet)
+    return SearchHit.of(
+        item.message, conversation_id=public_id, message_id=item.message.id, snippet=snippet
+    )
 
 
 def _scores(

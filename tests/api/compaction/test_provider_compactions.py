@@ -82,7 +82,7 @@ async def test_forks_and_imports_begin_with_the_item(client: httpx.AsyncClient) 
     assert before[0] == ITEM
     fork = await client.post(f"{path}/fork", json={})
     assert fork.status_code == 201, fork.text
-    early = await client.post(f"{path}/fork", json={"at_seq": 10})
+    early = await client.post(f"{path}/fork", json={"through_seq": 10})
     assert early.status_code == 201, early.text
     export = (await client.get(f"{path}/export")).content
     copy = await client.post("/v1/conversations/import", content=export)

@@ -97,7 +97,7 @@ async def test_a_hit_shows_where_the_words_are(client: httpx.AsyncClient) -> Non
     assert page["indexed_before"] is None
     assert "The whale surfaces." in hit["snippet"] and len(hit["snippet"]) < 1_000
     assert (hit["role"], hit["seq"]) == ("assistant", 2)
-    assert hit["id"] == appended["messages"][1]["id"]
+    assert hit["message_id"] == appended["messages"][1]["id"]
     assert hit["conversation_id"] == path.rpartition("/")[2]
 
 

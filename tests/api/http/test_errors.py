@@ -98,7 +98,7 @@ async def test_other_content_types(client: httpx.AsyncClient, kind: str | None) 
         ("context", {"sections": [{"nmae": 1}]}, "/sections/0/nmae"),
         ("compact", {"dryrun": True}, "/dryrun"),
         ("overflow", {"errors": 1}, "/errors"),
-        ("fork", {"at_seq": 1, "zzz": 1}, "/zzz"),
+        ("fork", {"through_seq": 1, "zzz": 1}, "/zzz"),
     ],
 )
 async def test_every_operation_names_unknown_fields(

@@ -119,7 +119,7 @@ async def test_a_note_mentions_further_matches(limit: int, count: int, way: str)
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (NotFound("No blob", {"ref": REF}), 'no tool output with ref_id "blob_1"'),
+        (NotFound("No blob", {"ref_id": REF}), 'no tool output with ref_id "blob_1"'),
         (NotFound("No blob", {"conversation_id": CONVERSATION, "id": REF}), "no tool output"),
         (Gone("Collected", {"id": REF}), 'tool output "blob_1" is no longer stored'),
         (ValidationError.at("/query/pattern", "missing ): (a"), "was not run: missing ): (a"),
