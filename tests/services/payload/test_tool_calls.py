@@ -1,7 +1,6 @@
 """Tool calls: answers for the model, and errors for the caller.
 
-[agent-tools.model-errors, tool-output.read-bytes, tool-output.grep, tools.search,
- sections.usage-note]
+[agent-tools.model-errors, tool-output.read-bytes, tool-output.grep, tools.search]
 """
 
 from __future__ import annotations
