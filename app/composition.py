@@ -16,16 +16,17 @@ from uuid_utils import uuid7
 from app.blobs.store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
-from app.compaction.receipts import ReceiptService
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summariser import Summariser
+from app.compaction.undo import ReceiptService
 from app.context.answer import BuildReplayService
 from app.context.build import ContextService
+from app.context.model_entries import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
-from app.context.stateless import RegistryService, StatelessService
+from app.context.stateless import StatelessService
 from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.events import EventService
@@ -33,13 +34,15 @@ from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
+from app.conversations.other_conversations import OtherConversations
 from app.conversations.search.service import SearchService
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.statuses import Statuses
 from app.conversations.windows import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
+from app.jobs.leases import Leases
+from app.jobs.repository import waiting_in
 from app.models import tokenizer
 from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway
 from app.models.registry import ModelRegistry
@@ -51,15 +54,13 @@ from app.snapshots.exports import ExportService
 from app.snapshots.forks import ForkService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
-from app.snapshots.summaries import SnapshotSummaries
 from app.tenancy.api_keys import KeyService
 from app.tenancy.limits import LimitService, SummariserQuota, TenantLimits
 from app.tenancy.retention import RetentionService
+from app.tool_output.collection import BlobCollection
 from app.tool_output.reading import BlobReader
-from app.tool_output.tools import ToolRanking, ToolSearchService
+from app.tool_output.tool_search import ToolRanking, ToolSearchService
 from app.tool_output.uploads import BlobUploads
-from app.work.leases import Leases
-from app.work.repository import waiting_in
 
 EVENT_POLL_SECONDS = 0.5
 """The interval at which event streams look for new events."""
@@ -122,15 +123,10 @@ class Services:
             )
         self.outputs = outputs = StoredResults(database, self.blob_store, new_id)
         self.blobs = BlobReader(database, resolver, outputs)
-        self.uploads = BlobUploads(
-            database,
-            resolver,
-            self.blob_store,
-            outputs,
-            new_id,
-            utc_now,
-            settings.max_blob_bytes,
-            timedelta(seconds=settings.blob_upload_ttl_seconds),
+        self.uploads = BlobUploads(database, resolver, outputs, new_id, settings.max_blob_bytes)
+        upload_ttl = timedelta(seconds=settings.blob_upload_ttl_seconds)
+        self.collection = BlobCollection(
+            database, resolver, self.blob_store, outputs, utc_now, upload_ttl
         )
         self.search = SearchService(database)
         self.conversations: ConversationService = ConversationService(
@@ -149,14 +145,7 @@ class Services:
         )
         self.build_replay = BuildReplayService(database, resolver)
         self.compaction = CompactionService(
-            database,
-            resolver,
-            self.summariser,
-            self.active,
-            self.leases,
-            new_id,
-            now_ms,
-            telemetry,
+            database, resolver, self.summariser, self.active, self.leases, new_id, now_ms, telemetry
         )
         self._add_features(settings)
 
@@ -178,7 +167,7 @@ class Services:
                 cache,
                 active,
                 self.compaction,
-                Statuses(database, active.now),
+                OtherConversations(database, active.now),
                 new_id,
                 self.telemetry,
             )
@@ -211,8 +200,7 @@ class Services:
         self.restores = RestoreService(
             database, outputs, active, log, self.conversations, MAX_BATCH
         )
-        summaries = SnapshotSummaries(database, self.summariser)
-        self.snapshots = SnapshotService(database, resolver, summaries, active, new_id)
+        self.snapshots = SnapshotService(database, resolver, self.summariser, active, new_id)
         self.is_ready = partial(is_ready, self.store)
         self.still_admits = self.keys.still_admits
 

@@ -12,17 +12,16 @@ from fastapi import FastAPI
 
 from app.common import logs
 from app.common.concurrency import Slots
+from app.common.environment import SettingsError
 from app.common.json_text import StructureLimits
 from app.compaction import routes as compactions
 from app.composition import Services, app_version, utc_now
-from app.context import further_routes as further
+from app.context import model_entries, stateless_routes, usage_routes
 from app.context import routes as context
 from app.conversations import event_routes
 from app.conversations import routes as conversations
 from app.conversations.messages import routes as messages
 from app.conversations.search import routes as message_search
-from app.environment import SettingsError
-from app.heap import return_freed_memory
 from app.http import errors
 from app.http.bodies import large_slots
 from app.http.middleware import AuthenticationMiddleware, RequestLoggingMiddleware
@@ -30,6 +29,7 @@ from app.http.routing import Application
 from app.mcp_server.endpoint import McpEndpoint
 from app.openapi import DESCRIPTION, TAGS, describe
 from app.operation import routes as operation
+from app.operation.heap import return_freed_memory
 from app.settings import Settings, read_settings
 from app.snapshots import routes as snapshots
 from app.tool_output import routes as blobs
@@ -42,7 +42,9 @@ ROUTERS = (
     context.router,
     blobs.router,
     blobs.tools_router,
-    further.router,
+    usage_routes.router,
+    stateless_routes.router,
+    model_entries.router,
     compactions.router,
     conversations.router,
     snapshots.copies_router,

@@ -85,10 +85,7 @@ _UNREAD_REFUSALS = {kind.__name__: problems_of(kind) for kind in (UnknownParamet
 _INVALID_HTTP = {
     "description": "The request is not valid HTTP.",
     "content": {
-        "text/plain": {
-            "schema": {"type": "string"},
-            "example": "Invalid HTTP request received.",
-        }
+        "text/plain": {"schema": {"type": "string"}, "example": "Invalid HTTP request received."}
     },
 }
 _LOCATION = {"description": "Path of the created resource.", "schema": {"type": "string"}}
@@ -126,10 +123,7 @@ def _complete(document: dict[str, Any]) -> None:
     components = document["components"]
     schemas = components["schemas"]
     _, definitions = models_json_schema(
-        [
-            (ProblemAnswer, "serialization"),
-            (StreamedEvent, "serialization"),
-        ],
+        [(ProblemAnswer, "serialization"), (StreamedEvent, "serialization")],
         ref_template="#/components/schemas/{model}",
     )
     schemas.update(definitions["$defs"])

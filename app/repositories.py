@@ -11,13 +11,13 @@ from app.blobs.repository import BlobRepository
 from app.context.repository import ADD_EPOCH, READ, ContextRepository
 from app.context.usage_repository import UsageRepository
 from app.conversations.events import EventRepository
+from app.conversations.from_rows import CachedSettings, SettingsCache
 from app.conversations.listing import ConversationListRepository
 from app.conversations.messages.repository import APPEND, LogRepository
 from app.conversations.repository import AgentRepository, ConversationRepository
-from app.conversations.rows import CachedSettings, SettingsCache
 from app.database.connections import Repository, Session, Store
+from app.jobs.repository import TAKE_LEASE, JobRepository
 from app.tenancy.repository import ANY_KEY, FIND_KEY, FIND_LIMITS
-from app.work.repository import TAKE_LEASE, JobRepository
 
 FREQUENT = (READ, ADD_EPOCH, APPEND, TAKE_LEASE, FIND_KEY, ANY_KEY, FIND_LIMITS)
 """The statements of builds, appends and their callers, which do nothing without values."""

@@ -24,8 +24,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.common.environment import PREFIX, SettingsError, missing, one_line, split, variable
 from app.common.errors import ValidationError
-from app.environment import PREFIX, SettingsError, missing, one_line, split, variable
 from app.policy.policy import POLICY_VARIABLES, effective, policy_from_env
 
 CLIENT_VARIABLES = ("CONTEXT_URL", "CONTEXT_API_KEY")
@@ -90,65 +90,64 @@ class ServerSettings(Group):
     port: Port = 8080
     """Port to listen on; 0 selects a free port."""
     workers: Processes = 1
-    """Number of processes that answer requests."""
+    """Processes that answer requests."""
     allow_unauthenticated: bool = False
-    """Allow the service to listen on addresses other than loopback while no API key exists."""
+    """Listen on other addresses than loopback while no API key exists."""
     allowed_hosts: Names = ()
-    """Host names accepted in the `Host` header while no API key exists, in addition to IP addresses
-    and names without a dot; `*` accepts all.
+    """Hosts accepted while no API key exists, besides IP addresses and names without a dot; `*`
+    accepts all.
     """
     max_connections: Positive = 10_000
-    """Open connections per process from which on requests receive 503."""
+    """Open connections per process; further requests receive 503."""
 
 
 class DatabaseSettings(Group):
     """Database."""
 
     database_url: SecretUrl = None
-    """PostgreSQL database as `postgresql://user:password@host/database`; unset: the service starts
-    a private PostgreSQL in the data directory.
+    """`postgresql://user:password@host/database`; unset: a private PostgreSQL in the data
+    directory.
     """
     direct_database_url: SecretUrl = None
-    """URL of the same database without a connection pooler, for migrations."""
+    """URL of the same database without a pooler, for migrations."""
     data_dir: Directory = Path("data")
     """Directory of the private PostgreSQL, relative to the working directory; created if missing.
     """
     database_pooler: Pooler = "none"
-    """Pooler behind the database URL: `none` (PostgreSQL, or a pooler in session mode),
-    `transaction` (transaction mode, such as PgBouncer), `prepared` (transaction mode with prepared
-    statements, such as PgBouncer 1.21 or newer with max_prepared_statements).
+    """Pooler behind the database URL: `none` (or session mode), `transaction` (transaction mode),
+    `prepared` (with prepared statements as well: PgBouncer 1.21 or newer with
+    max_prepared_statements).
     """
     pool_max_size: Positive = 10
-    """Maximum database connections per process."""
+    """Database connections per process."""
     database_statement_seconds: Seconds = 5.0
-    """Statement timeout, including time spent waiting for locks."""
+    """Statement timeout, waits for locks included."""
 
 
 class WorkerSettings(Group):
     """Background jobs."""
 
     worker: bool = True
-    """Run background jobs in the processes that answer requests; false: only `context-service
-    worker` runs them.
+    """Processes that answer requests also run background jobs; false: only `context-service worker`
+    does.
     """
     worker_concurrency: Processes = 4
-    """Maximum concurrent background jobs per process."""
+    """Concurrent background jobs per process."""
     sweep_seconds: Seconds = 1.0
-    """Interval at which a worker polls for background work."""
+    """Interval at which a worker looks for work."""
 
 
 class ObservabilitySettings(Group):
     """Logs and metrics."""
 
     log_level: LogLevel = "info"
-    """Minimum level of log records."""
+    """Minimum level of log records: `debug`, `info`, `warning` or `error`."""
     access_log: bool = True
-    """Write a log line for each request."""
+    """Log each request."""
     metrics_token: Secret = None
-    """Bearer token that `/metrics` requires; unset: no authentication."""
+    """Bearer token that `/metrics` requires; unset: none."""
     metrics_port: Port | None = None
-    """Port on which `context-service worker` serves `/metrics`; 0 selects a free port; unset: none.
-    """
+    """Port of a worker's `/metrics`; 0 selects a free port; unset: none."""
 
 
 class LimitSettings(Group):
@@ -157,32 +156,31 @@ class LimitSettings(Group):
     requests_per_minute: Positive | None = None
     """Requests per tenant, minute and process; unset: no limit."""
     max_body_bytes: Positive = 32 * 2**20
-    """Maximum size of a JSON body."""
+    """Largest JSON body."""
     page_bytes: Positive = 8 * 2**20
-    """Maximum size of a list page; a page always has at least one item."""
+    """Largest page of a list, which has at least one item."""
     heavy_requests: Positive = 32
-    """Slots per process for uploads, downloads, searches of outputs, lists, and bodies of more than
-    64 KiB, one more for each 4 MiB; forks, exports, imports and full contents take more. Others
-    wait 10 s and then receive 503, or 429 if their tenant has half of the slots.
+    """Slots per process. Uploads, downloads, searches of outputs, lists, and bodies over 64 KiB
+    take one, and one more for each 4 MiB; forks, exports, imports and full contents take several.
+    Who gets none within 10 s receives 503, or 429 if its tenant has half of them.
     """
     events_max_streams: Count = 1000
-    """Concurrent event streams per process; more receive 503, or 429 if their tenant has a quarter.
-    """
+    """Event streams per process; more receive 503, or 429 if their tenant has a quarter."""
     window_cache_bytes: Count = 32 * 2**20
-    """Memory per process for rendered payloads; 0 disables the cache."""
+    """Memory per process for rendered payloads; 0: no cache."""
 
 
 class StorageSettings(Group):
     """Tool outputs and retention."""
 
     max_blob_bytes: Positive = 2 * 2**30
-    """Maximum size of a tool output upload."""
+    """Largest upload of a tool output."""
     blob_store_url: BlobStoreUrl | None = None
-    """Object store for tool outputs, such as `s3://bucket/prefix`, `gs://`, `az://` or `file:///`;
-    credentials come from the provider's own variables; unset: PostgreSQL.
+    """Object store for tool outputs: `s3://bucket/prefix`, `gs://`, `az://` or `file:///`, with
+    credentials in the provider's own variables; unset: PostgreSQL.
     """
     blob_upload_ttl_seconds: Seconds = 86_400.0
-    """How long an upload that no message references is kept."""
+    """How long an upload is kept that no message refers to."""
     retention_event_days: Days | None = None
     """How long events can be read; unset: forever."""
 
@@ -191,29 +189,28 @@ class ModelSettings(Group):
     """Models and summaries."""
 
     default_model: str | None = None
-    """Model of conversations and agents that do not name one."""
+    """Model of conversations and agents that name none."""
     summarizer_model: str | None = None
-    """LiteLLM name of the model that summarizes; unset: built-in extractive summaries."""
+    """LiteLLM name of the summarizer; unset: built-in extractive summaries."""
     summarizer_api_base: str | None = None
     """Base URL of the summarizer's API."""
     summarizer_api_key: Secret = None
     """Key of the summarizer's API; unset: the provider's own variable."""
     summarizer_timeout_seconds: Seconds = 60.0
-    """Timeout of one summarizer call."""
+    """Timeout of one call of the summarizer."""
     summarizer_deadline_seconds: Seconds = 300.0
-    """Time limit for all summarizer calls of one compaction, including retries."""
+    """Time limit of all calls of a compaction, retries included."""
     summarizer_fallback_models: Names = ()
     """Models to try when the summarizer fails."""
     summarizer_allowed_models: Names = ()
-    """Models that a policy may select as summarizer; unset: the summarizer and its fallbacks."""
+    """Summarizers that a policy may select; unset: the summarizer and its fallbacks."""
     summarizer_context_window: Positive = 32_000
-    """Context window in tokens of a summarizer that is not in the registry."""
+    """Tokens of the summarizer's context window, if the registry lacks it."""
     summarizer_calls_per_hour: Count = 1000
-    """Maximum summarizer calls per tenant and clock hour, over all processes."""
+    """Calls of the summarizer per tenant and clock hour, over all processes."""
     secret_patterns: Patterns | None = None
-    """JSON list of regular expressions (RE2) that match secrets, which are masked in texts for a
-    summarizer; if a pattern has a group, its first group is masked; `[]` masks nothing; unset:
-    common formats of keys, tokens and passwords.
+    """JSON list of regular expressions (RE2): what one matches, or its first group, is masked in
+    texts for a summarizer; `[]` masks nothing; unset: common formats of keys, tokens and passwords.
     """
 
 

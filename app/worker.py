@@ -25,11 +25,11 @@ from app.common import json_text, logs
 from app.common.errors import ServiceUnavailable
 from app.composition import Services
 from app.conversations.search.index import index_all
+from app.jobs.leases import Leases
+from app.jobs.repository import Claim
 from app.operation.recorder import serve_metrics
 from app.repositories import Database
 from app.settings import Settings
-from app.work.leases import Leases
-from app.work.repository import Claim
 
 GRACE_SECONDS = 3.0
 """The grace period of running work in a worker's own process."""
@@ -209,7 +209,7 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         poll_seconds=settings.sweep_seconds,
         chores={
             "index": (partial(index_all, services.database), 10.0),
-            "blobs": (services.uploads.collect_all, 3600.0),
+            "blobs": (services.collection.collect_all, 3600.0),
             "rows": (services.retention.delete_expired, 3600.0),
             "conversations": (services.retention.delete_expired_conversations, 60.0),
         },

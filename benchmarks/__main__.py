@@ -29,10 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer sizes, steps and rounds")
     parser.add_argument(
-        "--only",
-        action="append",
-        choices=[*MEASUREMENTS],
-        help="measure this alone; repeatable",
+        "--only", action="append", choices=[*MEASUREMENTS], help="measure this alone; repeatable"
     )
     parser.add_argument(
         "--out",

@@ -20,7 +20,7 @@ from time import perf_counter
 
 import click
 
-from app.demo import Client, Trace
+from app.cli.demo import Client, Trace
 from benchmarks.figures import counts
 from tests.recorded import named_traces, source, trace_files, traces_dir
 from tests.replay import Judge, Replay, Served, Tally

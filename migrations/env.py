@@ -22,10 +22,7 @@ from app.database.migrate import TIMEOUTS, migration_lock
 
 def run(connection: Connection) -> None:
     """Run the migrations, each in a transaction of its own."""
-    context.configure(
-        connection=connection,
-        transaction_per_migration=True,
-    )
+    context.configure(connection=connection, transaction_per_migration=True)
     with context.begin_transaction():
         context.run_migrations()
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.database.connections import PoolState
+from app.jobs.repository import Waiting
 from app.operation.recorder import Telemetry
-from app.work.repository import Waiting
 
 
 @dataclass(frozen=True)

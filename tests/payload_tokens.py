@@ -41,12 +41,7 @@ _PROTOCOL: Final = (
     "prompt_cache_key",
     "strict",
 )
-_SEALED: Final = (
-    "signature",
-    "thoughtSignature",
-    "thought_signature",
-    "encrypted_content",
-)
+_SEALED: Final = ("signature", "thoughtSignature", "thought_signature", "encrypted_content")
 _OBJECTS: Final = (
     "input",
     "args",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.demo import Trace, read_traces
+from app.cli.demo import Trace, read_traces
 
 COMMITTED = Path(__file__).with_name("conversations")
 CHAT = "openai_chat"

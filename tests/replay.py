@@ -31,8 +31,8 @@ from typing import Any, Protocol
 
 import orjson
 
+from app.cli.demo import Answer, Client, Trace, Unreachable
 from app.conversations.view import SUMMARY_PREFIX
-from app.demo import Answer, Client, Trace, Unreachable
 from app.formats import PROVIDERS, parse_tool
 from app.formats.message import File, FormatName, Image, Text
 from app.models.tokenizer import LocalTokenizer
@@ -286,11 +286,7 @@ class Sender(Protocol):
     """Sends requests until there is an answer; a Client, or what stands before several."""
 
     def send(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """Send one request and return its answer."""
         ...
@@ -368,13 +364,7 @@ class Replay:
                 self._build(copy, format, window, place, tally, last)
 
     def _build(
-        self,
-        copy: _Copy,
-        format: FormatName,
-        window: int,
-        place: str,
-        tally: Tally,
-        last: bool,
+        self, copy: _Copy, format: FormatName, window: int, place: str, tally: Tally, last: bool
     ) -> None:
         model = MODELS[format][self.windows.index(window)]
         body: dict[str, Any] = {"format": format, "model": model}
@@ -572,11 +562,7 @@ class Served(Launched):
     """The service as a process of its own, with one port and one data directory for all starts."""
 
     def __init__(
-        self,
-        data_dir: Path,
-        environ: Mapping[str, str] | None = None,
-        *,
-        launch: Launch = launched,
+        self, data_dir: Path, environ: Mapping[str, str] | None = None, *, launch: Launch = launched
     ) -> None:
         self.data_dir = data_dir
         port = str(free_port())

@@ -149,13 +149,7 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     assert again.stdout.startswith(f"{key_id} of tenant acme was revoked already at 2")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("keys", "list"),
-        ("keys", "revoke", "nothing"),
-    ],
-)
+@pytest.mark.parametrize("arguments", [("keys", "list"), ("keys", "revoke", "nothing")])
 def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir: Path) -> None:
     """Only `keys create` makes a database; the others name the directory that has none."""
     failed = call(*arguments, "--data-dir", str(data_dir))

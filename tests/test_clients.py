@@ -63,13 +63,7 @@ SESSION: list[list[Any]] = [
 def run(command: list[str], env: Mapping[str, str], cwd: Path = ROOT) -> str:
     """Run a command, which must succeed, and return what it prints."""
     done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=env,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=MAX_SECONDS,
+        command, cwd=cwd, env=env, check=False, capture_output=True, text=True, timeout=MAX_SECONDS
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app.cli.demo import Client, Unreachable
 from app.database.embedded import running
 from app.database.migrate import migrate
-from app.demo import Client, Unreachable
 from tests.patience import PATIENCE_SECONDS
 from tests.replay import Served, read_messages
 from tests.writers import Difference, Message, Writer, grown, writing

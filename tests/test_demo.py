@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from app.cli import cli
-from app.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, read_traces
+from app.cli.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, read_traces
 from app.settings import Settings
 from tests import keys
 from tests.commands import COMMAND, environment

@@ -565,26 +565,25 @@ async def test_a_session_is_what_the_sdk_asks_for(launch: Launch, provider: Read
     assert_logged(process, 1)
 
 
-# --- docs/adapters.md ---------------------------------------------------------------------------
+# --- docs/integration ---------------------------------------------------------------------------
 
 LOCAL = "http://127.0.0.1:8080"
 ROOT = Path(__file__).parents[1]
 
 
-def code(title: str) -> str:
-    """Return the Python of the section with this title."""
-    document = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
-    (section,) = [part for part in document.split("\n## ") if part.startswith(title)]
-    return block(section, "python").replace(
+def code(page: str) -> str:
+    """Return the Python of the page of a framework."""
+    document = (ROOT / "docs" / "integration" / f"{page}.md").read_text(encoding="utf-8")
+    return block(document, "python").replace(
         "from langchain.chat_models import init_chat_model\n", ""
     )
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a script's end closes what it has opened
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("title", ["OpenAI Agents SDK", "LangChain", "pydantic-ai"])
+@pytest.mark.parametrize("page", ["openai-agents", "langchain", "pydantic-ai"])
 def test_the_code_of_the_document_runs_as_printed(
-    title: str, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has its agent find the failure, in a file of which the model sees a part.
 
@@ -605,7 +604,7 @@ def test_the_code_of_the_document_runs_as_printed(
     set_tracing_disabled(True)
     printed = io.StringIO()
     with redirect_stdout(printed), blocking:
-        exec(code(title).replace(LOCAL, served), {"init_chat_model": lambda name: model})
+        exec(code(page).replace(LOCAL, served), {"init_chat_model": lambda name: model})
     gc.collect()
     assert printed.getvalue().splitlines()[-1] == "4242 FAILED parser"
     assert provider.refused == []

@@ -2,65 +2,57 @@
 
 from __future__ import annotations
 
-from functools import cache
-from itertools import chain
-from typing import Any
-
 import pytest
 
-from benchmarks.fidelity import judge
-from benchmarks.fidelity.planted.generated import Session, generated
-from benchmarks.fidelity.planted.report_wording import WORDING
-from benchmarks.fidelity.planted.wording import Kind, Plant
+from benchmarks.fidelity import coding
+from benchmarks.fidelity.facts import Fact, Facts
+from benchmarks.fidelity.matching import flat, stale, survives
+from benchmarks.fidelity.sessions import FACTS, Session
 
-PORT = Plant(
-    Kind.UPDATE,
-    "The canary cache port is now 53474.",
-    ("53474", "canary", "cache", "port"),
-    old=("22446",),
-)
-NEWEST = "- The canary cache port is 53474.\n"
+PORT = Fact("prose", ("canary", "port"), "53474", "22446")
+NEWEST = "- The canary port is 53474.\n"
 
 
-@cache
-def session(name: str) -> Session:
-    """Return the session of a seed."""
-    return generated(WORDING, name)
-
-
-def messages_of(name: str) -> list[dict[str, Any]]:
-    """Return all messages of a session."""
-    return list(chain.from_iterable(session(name).rounds))
-
-
-@pytest.mark.parametrize("name", ["report-7", "report-8"])
-def test_a_whole_conversation_keeps_everything_and_nothing_else_does(name: str) -> None:
-    """All statements are found in the messages they stand in, and none in an empty payload."""
-    messages = messages_of(name)
-    text = judge.payload_text({"messages": messages})
-    texts = {text for message in messages for text in judge.content_texts(message)}
-    written = judge.written_text({"messages": messages}, texts)
-    assert written == ""
-    for plant in session(name).plants:
-        assert judge.survives(plant, text), plant
-        assert not judge.survives(plant, "")
-        assert judge.stale_values(plant, text, written) == []
+@pytest.mark.parametrize("seed", ["even 2", "odd 3"])
+def test_a_perfect_summary_keeps_every_fact_and_an_empty_one_none(seed: str) -> None:
+    """The newest statement of each fact is enough, whatever its form and language."""
+    facts = Facts(seed, "").drawn(FACTS)
+    assert len({fact.form for fact in facts}) > FACTS / 3
+    for fact in facts:
+        about = "" if fact.subject[1] in fact.statement else " ".join(fact.subject)
+        summary = f"{about} {fact.statement}".replace("_", " ")
+        assert survives(fact, flat(summary)), fact
+        assert not survives(fact, ""), fact
+        assert stale(fact, flat(summary), summary) == "", fact
+        if fact.second:
+            assert stale(fact, flat(fact.first), fact.first) == "current", fact
 
 
 @pytest.mark.parametrize(
-    ("written", "is_stale"),
+    ("written", "how"),
     [
-        (NEWEST, False),
-        (f"{NEWEST}- The canary cache port is 22446.", True),
-        (f"{NEWEST}- Earlier the canary cache port was 22446.", False),
-        ("- The canary cache port is 53474 (22446 at first).", False),
-        (f"## Superseded\n- canary cache port: 22446\n## Facts\n{NEWEST}", False),
-        (f"## Superseded\n- Team: Oak\n## Facts\n- canary cache port: 22446\n{NEWEST}", True),
-        ("- Earlier the canary cache port was 22446.", True),  # and the newest is not there
-        (f"{NEWEST}{'x' * 300} 53474. The canary cache port is 22446.", True),
+        (NEWEST, ""),
+        (f"{NEWEST}- The canary port is 22446.", "current"),
+        (f"- The canary port is 22446.\n{NEWEST}", "beside"),
+        (f"{NEWEST}- Earlier the canary port was 22446.", ""),
+        (f"{NEWEST}- The canary port is 122446, not 22446.5 or 22446-7.", ""),  # other numbers
+        ("- Use 53474 for the canary port instead of 22446.", ""),
+        (f"## Superseded\n- canary port: 22446\n## Facts\n{NEWEST}", ""),
+        ("- Earlier the canary port was 22446.", "current"),  # and the newest is not there
+        (f"{NEWEST}{'x' * 400} 53474. The canary port is 22446.", "current"),
     ],
 )
-def test_an_old_value_is_stale_unless_it_is_named_as_history(written: str, is_stale: bool) -> None:
+def test_an_old_value_is_stale_unless_it_is_named_as_history(written: str, how: str) -> None:
     """The old value is stale where it stands alone, or where the newest value is absent."""
-    found = judge.stale_values(PORT, judge.flat(written), written)
-    assert found == (["22446"] if is_stale else [])
+    assert stale(PORT, flat(written), written) == how
+
+
+def test_an_error_that_a_later_run_ended_is_no_news() -> None:
+    """The same runner with other arguments ends its failure; a summary may say that it is over."""
+    messages = [{"role": "user", "content": "Repair it."}]
+    for command, output in (("pytest a", "E   TypeError: no such thing"), ("pytest a -x", "ok")):
+        said = {"role": "assistant", "content": f"```\ncd /x && {command}\n```"}
+        messages += [said, {"role": "user", "content": output}]
+    assert (fixed := list(coding.fixed_errors(Session("made", "text", messages))))
+    assert coding.is_shown(fixed[0], "- pytest a: E   TypeError: no such thing")
+    assert not coding.is_shown(fixed[0], "- pytest a passed after E   TypeError: no such thing")

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from tests.exposition import all_metrics
 from tests.log_calls import FOUND
@@ -19,12 +18,17 @@ NAME = re.compile(r"\bcontext_[a-z_]+\b")
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
-def rows_of(heading: str, table: int = 0) -> list[list[str]]:
-    """Return the cells of a table of the page on operation, without its head."""
+def items_of(heading: str) -> list[str]:
+    """Return the items of the lists of a section of the page on operation."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    found = re.findall(r"(?:^\|.*\|$\n?)+", section, re.MULTILINE)[table]
-    lines = [line.replace(r"\|", "\0").strip("|").split("|") for line in found.splitlines()]
-    return [[cell.strip().replace("\0", "|") for cell in line] for line in lines[2:]]
+    found = re.findall(r"^- (.*\n(?:  .*\n)*)", section, re.MULTILINE)
+    return [" ".join(item.split()) for item in found]
+
+
+def kinds_of(heading: str) -> dict[str, str]:
+    """Return the names that a section lists as "`a`, `b` (kind): …", each with its kind."""
+    found = (re.match(r"((?:`\w+`(?:, )?)+) \((\w+)\): ", item) for item in items_of(heading))
+    return {name: match[2] for match in found if match for name in re.findall(r"\w+", match[1])}
 
 
 def asked_for(expression: str) -> set[str]:
@@ -56,28 +60,27 @@ async def test_the_dashboard_shows_every_metric() -> None:
 
 
 async def test_the_page_lists_every_metric() -> None:
-    """The table of metrics has each by its name and kind, and no other. [operation.metrics]"""
-    listed = {row[0].strip("`"): row[1] for row in rows_of("Metrics")}
-    assert listed == await all_metrics()
+    """The list of metrics has each by its name and kind, and no other. [operation.metrics]"""
+    assert kinds_of("Metrics") == await all_metrics()
 
 
 def test_the_page_lists_every_event() -> None:
-    """The table of events has each by its name, and its level."""
+    """The list of events has each by its name, and its level."""
     used = {"request": "info"}  # a record of its own, not a call of a logger's method
     for call in FOUND.values():
         name, attribute = call.args[0], call.func
         assert isinstance(name, ast.Constant) and isinstance(attribute, ast.Attribute)
         used[str(name.value)] = "error" if attribute.attr == "exception" else attribute.attr
-    listed = {row[0].strip("`"): row[1] for row in rows_of("Logs", 1)}
-    assert listed == used
+    assert kinds_of("Logs") == used
 
 
 async def test_the_alerts_ask_for_metrics_that_exist() -> None:
     """Every alert of the page is about metrics there are, and for some time. [operation.metrics]"""
     names = sampled(await all_metrics())
-    rows: list[list[Any]] = rows_of("Alerts")
-    assert len(rows) >= 10
-    for _, expression, lasting in rows:
-        asked = asked_for(expression)
-        assert asked <= names.keys() and (asked or "up{" in expression), expression
-        assert re.fullmatch(r"\d+m", lasting)
+    items = items_of("Alerts")
+    assert len(items) >= 10
+    for item in items:
+        match = re.fullmatch(r"[a-z ]+, for \d+m: `([^`]+)`", item)
+        assert match is not None, item
+        asked = asked_for(match[1])
+        assert asked <= names.keys() and (asked or "up{" in item), item

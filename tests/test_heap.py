@@ -9,7 +9,7 @@ import sys
 import pytest
 
 _CODE = """
-from app.heap import return_freed_memory
+from app.operation.heap import return_freed_memory
 
 def resident():
     lines = open("/proc/self/status").read().splitlines()

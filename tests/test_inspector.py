@@ -259,10 +259,7 @@ def test_long_conversations_stay_quick(built: Path, served: str) -> None:
         path = f"/v1/conversations/{created['conversation_id']}"
         for start in range(0, 10_000, 1000):
             batch = [
-                {
-                    "role": ("user", "assistant")[number % 2],
-                    "content": f"{number} Ships, trains.",
-                }
+                {"role": ("user", "assistant")[number % 2], "content": f"{number} Ships, trains."}
                 for number in range(start, start + 1000)
             ]
             assert client.post(f"{path}/messages", json={"messages": batch}).is_success

@@ -1,4 +1,4 @@
-"""The loops of docs/integration.md and the agent of docs/getting-started.md run as printed."""
+"""The loops of docs/integration/ and the agent of docs/getting-started.md run as printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -27,36 +26,29 @@ from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 from tests.patience import PATIENCE_SECONDS
 
-DOCUMENT = (Path(__file__).parents[1] / "docs" / "integration.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+COMMON = (DOCS / "integration" / "README.md").read_text(encoding="utf-8")
 LOCAL = "http://127.0.0.1:8080"
 ASKED = "What failed in build.log?"
 FOUND = "4242 FAILED parser"
 
 
-@dataclass(frozen=True)
-class Loop:
-    """An agent loop of the document, and the format its conversation has in the end."""
-
-    title: str
-    format: str
-
-
-LOOPS = (
-    Loop("OpenAI", "openai_chat"),
-    Loop("Anthropic", "anthropic"),
-    Loop("LiteLLM", "openai_chat"),
-    Loop("OpenAI Responses", "openai_responses"),
-    Loop("Gemini", "gemini"),
-)
+LOOPS = {
+    "openai": "openai_chat",
+    "anthropic": "anthropic",
+    "litellm": "openai_chat",
+    "openai-responses": "openai_responses",
+    "gemini": "gemini",
+}
+"""The pages with a loop, and the format that its conversation has in the end."""
 
 
-def code(title: str) -> str:
-    """Return the Python of the section with this title; LiteLLM's is a difference to OpenAI's."""
-    section = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)
-    (found,) = [part for part in section if part.startswith(f"{title}\n")]
-    if title != "LiteLLM":
+def code(page: str) -> str:
+    """Return the Python of a page with a loop; LiteLLM's is a difference to OpenAI's."""
+    found = (DOCS / "integration" / f"{page}.md").read_text(encoding="utf-8")
+    if page != "litellm":
         return block(found, "python")
-    script = code("OpenAI")
+    script = code("openai")
     for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", block(found, "diff"), re.MULTILINE):
         before, after = (re.sub("^.", "", lines, flags=re.MULTILINE) for lines in (old, new))
         assert script.count(before) == 1, before
@@ -109,9 +101,9 @@ def run_apart(script: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a script's end closes its files
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.title)
+@pytest.mark.parametrize("page", LOOPS)
 def test_each_loop_runs_as_printed(
-    loop: Loop,
+    page: str,
     served: str,
     database_url: str,
     providers: FakeProviders,
@@ -129,8 +121,8 @@ def test_each_loop_runs_as_printed(
     monkeypatch.chdir(tmp_path)
     for name, value in environment(providers).items():
         monkeypatch.setenv(name, value)
-    run = run_apart if loop.title == "LiteLLM" else run_here
-    assert run(code(loop.title).replace(LOCAL, served)).splitlines()[-1] == FOUND
+    run = run_apart if page == "litellm" else run_here
+    assert run(code(page).replace(LOCAL, served)).splitlines()[-1] == FOUND
     assert providers.refused == []
     assert providers.overflows == 1
     with httpx.Client(base_url=f"{served}/v1") as service:
@@ -141,7 +133,7 @@ def test_each_loop_runs_as_printed(
     assert receipt["trigger"] == "emergency"
     assert_exchange(log)
     assert_offered(providers.tools_offered)
-    assert_reported(database_url, loop.format, providers.spent)
+    assert_reported(database_url, LOOPS[page], providers.spent)
 
 
 def assert_exchange(log: list[dict[str, Any]]) -> None:
@@ -219,7 +211,7 @@ def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str
     [delta.tail-apart]
     """
     namespace: dict[str, Any] = {}
-    exec(code("Deltas"), namespace)
+    exec(block(COMMON, "python"), namespace)
     namespace["service"].close()
     with Recording(served) as service:
         namespace["service"] = service
@@ -253,7 +245,7 @@ def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str
 
 def test_the_agent_of_the_tutorial_compacts(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its summary has the budget of turn 6, and the search says what hides the message."""
-    page = (Path(__file__).parents[1] / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -267,12 +259,15 @@ def test_the_agent_of_the_tutorial_compacts(served: str, monkeypatch: pytest.Mon
     assert "24 4808 compaction" in said
     assert "The budget is 4200 euros." in said
     assert "summarised" in said.splitlines()[-1]
+    (active,) = re.findall(r"^(\S+) active$", said, re.MULTILINE)
+    undo = block(page, "sh", "/undo").replace(LOCAL, served).replace("COMPACTION", active)
+    assert json.loads(pasted(undo))
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_the_shell_session_can_be_pasted(served: str, tmp_path: Path) -> None:
     """Its blocks run one after the other: a tail, and a payload read again."""
-    script = "".join(blocks(DOCUMENT, "sh")).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
+    script = "".join(blocks(COMMON, "sh")).replace(LOCAL, served).replace("/tmp/", f"{tmp_path}/")
     messages, tail, payload = pasted(script).splitlines()
     assert "bisect" in tail
     assert "Deploy 71 is running." in tail

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from app.cli.demo import Answer, Client
 from app.database.embedded import running
 from app.database.migrate import migrate
-from app.demo import Answer, Client
 from tests.patience import PATIENCE_SECONDS
 from tests.replay import Served, read_messages
 from tests.writers import Message, Writer, grown, writing

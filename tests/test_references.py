@@ -8,12 +8,17 @@ may hold several of them, with commas between.
 from __future__ import annotations
 
 import io
+import json
 import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from app.common.environment import variable
+from app.policy.policy import POLICY_VARIABLES
+from app.settings import CLIENT_VARIABLES, Settings, secret_files
 
 ROOT = Path(__file__).parent.parent
 SPECIFICATION = ROOT / "docs" / "specification"
@@ -39,6 +44,8 @@ OLD = re.compile(
     re.VERBOSE,
 )
 """Forms of references to documents that are not in the repository."""
+FOREIGN = re.compile(r"context_|histogram_|a?sync\w*_|autovacuum_|max_wal_size")
+"""Names of metrics, and of PostgreSQL, Prometheus and generated clients."""
 
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:
@@ -109,11 +116,7 @@ def _known() -> frozenset[str]:
     """Return everything that a reference may name."""
     records = (ROOT / "docs" / "decisions").glob("[0-9]*.md")
     return frozenset(
-        (
-            *_promises(),
-            *_provider_rules(),
-            *(f"decision {record.name[:4]}" for record in records),
-        )
+        (*_promises(), *_provider_rules(), *(f"decision {record.name[:4]}" for record in records))
     )
 
 
@@ -168,3 +171,64 @@ def test_each_page_lists_its_areas() -> None:
         areas = {name.partition(".")[0] for name in DEFINITION.findall(page.read_text())}
         row = next((line for line in table.splitlines() if f"]({page.name}) |" in line), "")
         assert [area for area in sorted(areas) if f"`{area}`" not in row] == [], page.name
+
+
+def _pages() -> Iterator[tuple[str, str, str]]:
+    """Yield each page with its text, and its inline code on one line each."""
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")):
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        code = (re.sub(r"\s+", " ", part) for part in re.findall(r"`([^`]+)`", text))
+        yield path.relative_to(ROOT).as_posix(), text, "\n".join(code)
+
+
+def test_each_name_of_a_page_exists() -> None:
+    """Routes, variables, files and fields that a page names are those of this version."""
+    sources = [ROOT / "docker-compose.yml", *(ROOT / "deploy").rglob("*.*")]
+    for folder in ("app", "benchmarks", "examples", "openapi", "migrations", "tests"):
+        sources += [
+            path for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".json")
+        ]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in sources)))
+    words |= {path.stem for path in sources}
+    paths = json.loads((ROOT / "openapi" / "openapi.json").read_text())["paths"]
+    routes = [f"{verb} {path}" for path, verbs in paths.items() for verb in verbs]
+    routes = [re.sub(r"\{\w+\}", "{}", route) for route in routes]
+    known = {variable(name) for name in Settings.model_fields} | set(CLIENT_VARIABLES)
+    known |= {*secret_files().values(), *POLICY_VARIABLES}
+    lost: list[str] = []
+    for page, _, code in _pages():
+        if page == "CHANGELOG.md":
+            continue
+        for verb, path in re.findall(r"^(GET|POST|PUT|PATCH|DELETE) ([/…][^ ?\n]*)", code, re.M):
+            end = re.sub(r"\{\w+\}", "{}", path).lstrip("…")
+            of_verb = (route for route in routes if route.startswith(f"{verb.lower()} "))
+            if not any(route.endswith(end) for route in of_verb):
+                lost.append(f"{page}: {verb} {path}")
+        for name in re.findall(r"\bCONTEXT_[A-Z0-9_]+", code):
+            lost += [f"{page}: {name}"] * (name not in known and name not in words)
+        for name in re.findall(
+            r"^(?:app|tests|docs|benchmarks|examples|deploy)/[\w./-]+$", code, re.M
+        ):
+            lost += [f"{page}: {name}"] * (not (ROOT / name).exists())
+        for name in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", code):
+            lost += [f"{page}: {name}"] * (not FOREIGN.match(name) and name not in words)
+    assert lost == []
+
+
+def test_each_link_leads_to_a_page() -> None:
+    """A relative link leads to a file, and to one of its headings."""
+    headings = {page: _anchors(text) for page, text, _ in _pages()}
+    lost: list[str] = []
+    for page, text, _ in _pages():
+        for link in re.findall(r"\]\(([^)\s:]+)\)", text):
+            name, _, anchor = link.partition("#")
+            target = (ROOT / page).parent.joinpath(name).resolve() if name else ROOT / page
+            anchors = headings.get(target.relative_to(ROOT).as_posix(), {anchor})
+            lost += [f"{page}: {link}"] * (not target.exists() or anchor not in {"", *anchors})
+    assert lost == []
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.documents import markdown
-from app.environment import SettingsError, missing
+from app.common.environment import SettingsError, missing
 from app.policy.policy import POLICY_VARIABLES, effective
 from app.settings import Settings, secret_files, unknown_variables
 from tests.commands import settings_from
@@ -114,7 +114,7 @@ def test_the_documentation_of_the_settings_is_current() -> None:
     """docs/configuration.md is what `make docs` writes."""
     page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == markdown()
-    assert all(f"| `{name}` |" in page for name in POLICY_VARIABLES)
+    assert all(f"- `{'.'.join(path)}` (" in page for path in POLICY_VARIABLES.values())
 
 
 def test_secrets_come_from_files(tmp_path: Path) -> None:

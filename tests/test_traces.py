@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.demo import Client, Trace
+from app.cli.demo import Client, Trace
 from app.formats.message import FormatName
 from tests.judge import refusals
 from tests.patience import PATIENCE_SECONDS
@@ -56,8 +56,7 @@ def test_real_conversations_build_valid_payloads(trace: Trace, judge: Judge, ser
 
 
 @pytest.mark.parametrize(
-    "conversation",
-    [pytest.param(one, id=one.name) for one in committed() if one.format != CHAT],
+    "conversation", [pytest.param(one, id=one.name) for one in committed() if one.format != CHAT]
 )
 def test_native_conversations_build_valid_payloads(conversation: Conversation, served: str) -> None:
     """What one provider said goes to each of the four, as the conversation grows."""

@@ -24,10 +24,10 @@ from app.conversations.conversation import StoredSettings as Layer
 from app.database.connections import Store
 from app.database.embedded import running
 from app.database.migrate import migrate
+from app.jobs.leases import Leases
+from app.jobs.repository import Job
 from app.repositories import Database
 from app.settings import Settings
-from app.work.leases import Leases
-from app.work.repository import Job
 from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of
 from tests.commands import COMMAND, environment
 from tests.conftest import execute
@@ -316,7 +316,7 @@ import asyncio, sys
 from app.repositories import Database
 from app.database.connections import Store
 from app.composition import new_id
-from app.work.leases import Leases
+from app.jobs.leases import Leases
 from app.worker import Worker
 
 async def work(tenant_id, conversation_id, job_id):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.demo import Answer
+from app.cli.demo import Answer
 from tests.replay import Build, Tally, judge_delta, judge_log
 from tests.writers import Difference, Message
 

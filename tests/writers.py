@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from time import sleep
 from typing import Any, TypeVar
 
-from app.demo import Answer, Client, Unreachable
+from app.cli.demo import Answer, Client, Unreachable
 from tests.patience import PATIENCE_SECONDS
 
 _PAUSE = 0.02

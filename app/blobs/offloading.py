@@ -21,7 +21,7 @@ from hashlib import sha256
 from typing import Any
 
 from app.blobs.blobs import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
-from app.blobs.preview import PreviewKind, ToolPreview, preview_of_texts, should_offload
+from app.blobs.preview import Preview, PreviewKind, preview_of_texts, should_offload
 from app.blobs.stored_output import StoredOutput, inline_output, part_text
 from app.common import json_text
 from app.common.errors import ValidationError
@@ -45,7 +45,7 @@ class PreviewedBlob:
     """A stored blob, with its preview under the current policy."""
 
     blob: Blob
-    preview: ToolPreview
+    preview: Preview
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _offload(
 
 
 def _output_with_preview(
-    blob: Blob, preview: ToolPreview, texts: tuple[tuple[int, int], ...], is_object: bool = False
+    blob: Blob, preview: Preview, texts: tuple[tuple[int, int], ...], is_object: bool = False
 ) -> StoredOutput:
     shown = (preview.kind, texts, preview.note, preview.plain_note, preview.mentions, is_object)
     return StoredOutput(blob.byte_size, blob.line_count, blob.id, *shown)

@@ -46,7 +46,7 @@ WINDOW_SHARE, BYTES_PER_TOKEN = 0.25, 3
 MIN_BOUND_BYTES = 1024
 """However small the window is, a preview may have so many bytes."""
 _STEP = 65_536  # characters that are searched for long lines at once
-_SPARE = 2  # characters of a cut line that show that it is longer than its limit
+_CUT = r"\g<1>--"  # what is kept of a long line for now: that it is longer, and not how it ended
 
 
 class PreviewKind(StrEnum):
@@ -58,7 +58,7 @@ class PreviewKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolPreview:
+class Preview:
     """The preview of a result: one text for each of its texts.
 
     The last non-empty text ends with `note`, which names the tools in `mentions`. `plain_note`
@@ -100,15 +100,15 @@ def placeholder(ref: str, byte_size: int, *, named: bool) -> str:
 
 def preview_of_texts(
     texts: Sequence[str], policy: ToolOutputPolicy, ref: ToolOutputRef, tool_name: str | None
-) -> ToolPreview:
+) -> Preview:
     """Return the preview of a result's texts (rule 4)."""
     if not texts:
-        return ToolPreview(PreviewKind.WHOLE, ())
+        return Preview(PreviewKind.WHOLE, ())
     most = policy.max_message_bytes
     if policy.view is ToolView.REFERENCE:
         return _reference(texts, ref, tool_name, most)
     if _cut(texts, policy.max_line_length, most)[0] == [*texts]:
-        return ToolPreview(PreviewKind.WHOLE, tuple(texts))
+        return Preview(PreviewKind.WHOLE, tuple(texts))
     shown, offset = _cut(texts, policy.max_line_length, max(0, most - NOTE_BYTES))
     # A byte outside a UTF-8 character is shown as three.
     size = sum(len(encode(text)) - 2 * text.count("\ufffd") for text in shown)
@@ -123,12 +123,12 @@ def preview_of_texts(
     last = max((index for index, text in enumerate(shown) if text), default=0)
     shown[last] += ("" if shown[last].endswith("\n") or not shown[last] else "\n") + note
     plain_note = f'[{what}; ref="{ref.id}".]'
-    return ToolPreview(PreviewKind.CUT, tuple(shown), note, plain_note, (reader, GREP))
+    return Preview(PreviewKind.CUT, tuple(shown), note, plain_note, (reader, GREP))
 
 
 def _reference(
     texts: Sequence[str], ref: ToolOutputRef, tool_name: str | None, max_bytes: int
-) -> ToolPreview:
+) -> Preview:
     plain_note = f'ref_id="{ref.id}"'
     note = f'Use the "{READ_BYTES}" tool with {plain_note} to read specific portions.'
     header = f'[Tool result stored — {ref.byte_size:,} bytes from "{tool_name or "tool"}".\n'
@@ -137,7 +137,7 @@ def _reference(
     start = "".join(text[:EXCERPT_CHARACTERS] for text in texts)[:EXCERPT_CHARACTERS]
     text = f"{header}{decode(whole_characters(encode(start), room))}]\n{note}"
     others = ("",) * (len(texts) - 1)
-    return ToolPreview(PreviewKind.REFERENCE, (text, *others), note, plain_note, (READ_BYTES,))
+    return Preview(PreviewKind.REFERENCE, (text, *others), note, plain_note, (READ_BYTES,))
 
 
 def _cut(texts: Sequence[str], max_line: int, room: int) -> tuple[list[str], int | None]:
@@ -162,9 +162,9 @@ def _with_cut_lines(text: str, max_line: int, room: int) -> str:
     if not has_long_line(start, max_line):
         return start
     kept, at = "", 0
-    while at < len(text) and len(kept) <= room + _SPARE * (kept.count("\n") + 1):
+    while at < len(text) and len(kept) <= room + 2 * (kept.count("\n") + 1):
         step = text[at : at + _STEP]
-        kept = _long_lines(max_line + _SPARE).sub(r"\1", kept + step)
+        kept = _long_lines(max_line).sub(_CUT, kept + step)
         at += len(step)
     return _long_lines(max_line).sub(r"\1", kept)
 
@@ -184,7 +184,7 @@ class PreviewBuilder:
         self._policy = policy
         self._data = bytearray()
         self.is_full = False
-        size = MAX_CHARACTER_BYTES * (policy.max_line_length + _SPARE)
+        size = MAX_CHARACTER_BYTES * policy.max_line_length
         self._long_lines = re.compile(rb"(?m)^([^\n]{%d})[^\n]*[^\r\n]" % size)
 
     def feed(self, piece: bytes) -> None:
@@ -197,11 +197,11 @@ class PreviewBuilder:
             if self._policy.view is ToolView.REFERENCE:
                 self.is_full = len(self._data) >= EXCERPT_CHARACTERS * MAX_CHARACTER_BYTES
             elif len(self._data) > most:
-                self._data[:] = self._long_lines.sub(rb"\1", self._data)
+                self._data[:] = self._long_lines.sub(_CUT.encode(), self._data)
                 # The last character may be incomplete, and the last line go on after its returns.
                 text = decode_lossy(bytes(self._data.rstrip(b"\r")))[: 1 - MAX_CHARACTER_BYTES]
                 self.is_full = _cut([text], max_line, most)[1] is not None
 
-    def finish(self, ref: ToolOutputRef, tool_name: str | None = None) -> ToolPreview:
+    def finish(self, ref: ToolOutputRef, tool_name: str | None = None) -> Preview:
         """Return the preview of all bytes, with the notes for this ref."""
         return preview_of_texts([decode_lossy(bytes(self._data))], self._policy, ref, tool_name)

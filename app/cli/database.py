@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from app.environment import SettingsError, variable
+from app.common.environment import SettingsError, variable
 
 if TYPE_CHECKING:
     from app.composition import Services

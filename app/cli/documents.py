@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -14,25 +13,25 @@ import click
 _HEAD = """\
 # Configuration
 
-Every setting is an environment variable. `context-service settings` prints this page from the
-settings class; `make docs` writes it. An empty variable counts as unset. At startup an invalid
-value ends the process with exit code 2 and a line that names the variable. Lists are separated by
-commas. Some settings are also flags of `serve` and `worker`, which override the variable; `--help`
-shows them.
+Every setting is an environment variable, with its default in parentheses; an empty one counts as
+unset. At startup an invalid value ends the process with exit code 2 and a line that names the
+variable. Lists are separated by commas. Flags of `serve` and `worker` override some variables: see
+`--help`. `make docs` generates this page.
 
-A secret can also come from a file, as Docker and Kubernetes mount it. These variables name such
-files, and the variable without `_FILE` overrides its file:
+Secrets can also be in files, as Docker and Kubernetes mount them, which are named by
 {secrets}.
+The variable without `_FILE` overrides its file.
 
-Clients of the service, such as `context-service demo`, read `CONTEXT_URL` and `CONTEXT_API_KEY`.
-The service reads neither.
+The service's clients, such as `context-service demo`, read `CONTEXT_URL` and `CONTEXT_API_KEY`, the
+service neither.
 """
 _POLICY = """\
 ## Policy
 
-A policy sets how a conversation's context is managed. Each value is inherited: the conversation's
-policy overrides its agent's, which overrides the service's default. `GET` shows the effective
-values. Ratios are shares of the effective window: the context window minus `max_output_tokens`.
+A policy sets how a conversation's context is managed. The conversation's values override its
+agent's, these the service's default, which variables set: `compaction.target` is
+`CONTEXT_COMPACTION_TARGET`. `GET` shows the effective values. The effective window is the context
+window minus `max_output_tokens`.
 """
 
 
@@ -87,7 +86,7 @@ def demo(traces: Path | None, url: str, key: str | None, opens: bool) -> None:
     TRACES is a file with one conversation per line; default: the samples of the project. The exit
     code is 1 if the service refused a request.
     """
-    from app.demo import run
+    from app.cli.demo import run
 
     page = run(traces, url, key)
     if opens:
@@ -99,21 +98,21 @@ def demo(traces: Path | None, url: str, key: str | None, opens: bool) -> None:
 
 def markdown() -> str:
     """Return the settings as Markdown, made from the settings class and the policy's schema."""
-    from app.environment import variable
+    from app.common.environment import variable
     from app.policy.policy import DEFAULT_POLICY, POLICY_VARIABLES, Policy
     from app.settings import GROUPS, Settings, description_of, secret_files
 
     parts = [_HEAD.format(secrets=",\n".join(map(_code, secret_files().values())))]
     for group in GROUPS:
-        rows: list[tuple[str, ...]] = []
+        lines: list[str] = []
         for name in group.model_fields:
             default = Settings.model_fields[name].default
-            shown = _code(default) if default is not None and default != () else "unset"
-            rows.append((_code(variable(name)), shown, description_of(name)))
+            is_set = default is not None and default != ()
+            lines.append(_line(variable(name), default if is_set else None, description_of(name)))
         title = (group.__doc__ or "").rstrip(".")
-        parts.append(f"## {title}\n\n{_table(('variable', 'default', 'description'), rows)}")
-    root, rows = Policy.model_json_schema(), []
-    for name, path in POLICY_VARIABLES.items():
+        parts.append(f"## {title}\n\n{''.join(lines)}")
+    root, lines = Policy.model_json_schema(), []
+    for path in POLICY_VARIABLES.values():
         schema: dict[str, Any] = root
         for key in path:
             kinds = (schema, *schema.get("anyOf", ()))
@@ -121,18 +120,16 @@ def markdown() -> str:
             schema = root["$defs"][references[0].rpartition("/")[2]] if references else schema
             schema = schema["properties"][key]
         value: Any = reduce(getitem, path, DEFAULT_POLICY)
-        shown = _code(value if isinstance(value, str) else json.dumps(value))
-        rows.append((_code(".".join(path)), _code(name), shown, schema["description"]))
-    header = ("value", "variable", "default", "description")
-    return "\n".join((*parts, f"{_POLICY}\n{_table(header, rows)}"))
+        shown = value if isinstance(value, str) else json.dumps(value)
+        lines.append(_line(".".join(path), shown, schema["description"]))
+    return "\n".join((*parts, f"{_POLICY}\n{''.join(lines)}"))
+
+
+def _line(name: str, default: object, description: str) -> str:
+    shown = "" if default is None else f" ({_code(default)})"
+    return f"- {_code(name)}{shown}: {description}\n"
 
 
 def _code(value: object) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"`{text}`"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header)]
-    lines += [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

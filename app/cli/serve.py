@@ -25,8 +25,8 @@ from app.cli.database import (
     run_in,
     setting,
 )
-from app.environment import variable
-from app.heap import return_freed_memory
+from app.common.environment import variable
+from app.operation.heap import return_freed_memory
 
 if TYPE_CHECKING:
     from app.settings import Settings

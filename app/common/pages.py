@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -37,6 +37,11 @@ class Page(list[_Item]):
     def __init__(self, items: Iterable[_Item] = (), *, has_more: bool = False) -> None:
         super().__init__(items)
         self.has_more = has_more
+
+
+def first_of(items: Sequence[_Item], limit: int) -> Page[_Item]:
+    """Return a page of the first items; one more was read."""
+    return Page(items[:limit], has_more=len(items) > limit)
 
 
 def batches(sizes: Mapping[int, int], max_bytes: int) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,8 @@ from app.compaction.shown_history import (
     tokens_of,
 )
 from app.compaction.strategies import STRATEGIES, Strategy
-from app.conversations.compaction_receipt import (
+from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.receipt import (
     ChainStep,
     Compaction,
     CompactionPlan,
@@ -28,7 +29,6 @@ from app.conversations.compaction_receipt import (
     SlidingCut,
     Trigger,
 )
-from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.turns import Entry, protected
 from app.conversations.view import WHOLE, Span, Summary, View, overlap
 from app.conversations.visible import (

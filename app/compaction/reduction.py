@@ -27,7 +27,7 @@ from itertools import groupby, pairwise
 
 from app.compaction.planning import CompactionInput
 from app.compaction.shown_history import NO_ROOM, NOTE_TOKENS, ShownHistory, tokens_of
-from app.conversations.compaction_receipt import ChainStep, CompactionPlan
+from app.conversations.receipt import ChainStep, CompactionPlan
 from app.conversations.turns import (
     MAX_PLACEHOLDER_TOKENS,
     Entry,

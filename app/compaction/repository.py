@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
-from app.conversations.rows import compaction_from, summaries_from
+from app.conversations.from_rows import compaction_from, summaries_from
+from app.conversations.receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
 from app.conversations.view import Summary
 from app.database.connections import Repository, Statement
 from app.database.sql import assigned, bounded, equal, fields_of, insert, lengths, limits, page_of
@@ -168,10 +168,7 @@ class CompactionQueries(Repository):
     ) -> Page[Compaction]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         rows = await self._session.all(
-            LIST_COMPACTIONS,
-            conversation_id=conversation_id,
-            before=before,
-            **limits(limit, bound),
+            LIST_COMPACTIONS, conversation_id=conversation_id, before=before, **limits(limit, bound)
         )
         return page_of(rows, compaction_from)
 

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
-from app.compaction.receipts import Receipt
 from app.compaction.run import CompactionRequest
 from app.compaction.strategies import STRATEGIES
-from app.conversations.compaction_receipt import CompactResult
+from app.compaction.undo import Receipt
 from app.conversations.messages.routes import MessagePage, transcript
+from app.conversations.receipt import CompactResult
 from app.http import cursors, errors
 from app.http.bodies import Json
 from app.http.errors import ProblemAnswer, problems_of
@@ -29,9 +29,9 @@ from app.http.routing import (
     services,
     tenant_of,
 )
+from app.jobs import repository as jobs
+from app.jobs.repository import JobStatus
 from app.policy.policy import Policy, StrategyName
-from app.work import repository as jobs
-from app.work.repository import JobStatus
 
 router = APIRouter(route_class=WireRoute)
 _TAGS: list[str | Enum] = ["compactions"]
@@ -129,17 +129,14 @@ async def compact(
 @router.get(f"{_PATH}/compactions", summary="List compactions", tags=_TAGS)
 @paged
 async def list_compactions(
-    request: Request,
-    conversation_id: ConversationPath,
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> ReceiptPage:
     """Return the receipts of the conversation's compactions, undone ones too, newest first."""
-    before = cursors.decode_id(cursor, "compactions")
+    before = cursors.decode(cursor, "compactions")
     page = await services(request).receipts.page(
         tenant_of(request), conversation_id, limit, before, page_bound(request)
     )
-    return ReceiptPage.by_id("compactions", page, list(page), "compaction_id")
+    return ReceiptPage.up_to("compactions", page, "compaction_id")
 
 
 @router.get(f"{_PATH}/compactions/{{compaction_id}}", summary="Read a receipt", tags=_TAGS)
@@ -167,7 +164,7 @@ async def expand_compaction(
     """Return the original messages of the range that a compaction hides, in log order."""
     after_seq = 0
     if cursor:
-        order, after_seq = cursors.decode_message(cursor)
+        order, after_seq = cursors.decode(cursor, "messages")
         if order != "asc":
             raise ValidationError.at("/query/cursor", "This is no cursor that this list has given")
     conversation, page = await services(request).receipts.expand(

@@ -31,19 +31,6 @@ from app.compaction.run import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
-from app.conversations.compaction_receipt import (
-    PENDING,
-    UNOBSERVED,
-    Compaction,
-    CompactionPlan,
-    CompactResult,
-    NoCompaction,
-    Observer,
-    Trigger,
-    result_of,
-    unchanged,
-)
-from app.conversations.compactions import is_due_as_reported, store_compaction
 from app.conversations.conversation import (
     ConversationState,
     compaction_threshold,
@@ -56,7 +43,21 @@ from app.conversations.partial_messages import (
     reader_tool_tokens,
     shortened_messages,
 )
+from app.conversations.pressure import is_due_as_reported
+from app.conversations.receipt import (
+    PENDING,
+    UNOBSERVED,
+    Compaction,
+    CompactionPlan,
+    CompactResult,
+    NoCompaction,
+    Observer,
+    Trigger,
+    result_of,
+    unchanged,
+)
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.stored_compactions import store_compaction
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import ShortenedMessage, Span, View, spans_through
 from app.conversations.visible import (
@@ -69,11 +70,11 @@ from app.conversations.visible import (
 )
 from app.conversations.windows import ActiveWindows
 from app.formats.message import Role
+from app.jobs.leases import Leases
+from app.jobs.repository import Job, JobStatus
 from app.models.usage import EXTRACTIVE
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings
 from app.repositories import Database, Repositories
-from app.work.leases import Leases
-from app.work.repository import Job, JobStatus
 
 MAX_WAIT_SECONDS = 300.0
 """How long a forced compaction waits for another one to end."""

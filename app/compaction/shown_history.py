@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from app.conversations.compaction_receipt import CompactionPlan
+from app.conversations.receipt import CompactionPlan
 from app.conversations.turns import (
     Entry,
     Protected,

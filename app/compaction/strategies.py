@@ -35,13 +35,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from app.compaction.shown_history import ShownHistory, tokens_of
-from app.conversations.compaction_receipt import (
-    ChainStep,
-    CompactionPlan,
-    NoCompaction,
-    Plan,
-    SlidingCut,
-)
+from app.conversations.receipt import ChainStep, CompactionPlan, NoCompaction, Plan, SlidingCut
 from app.conversations.turns import (
     Entry,
     call_groups,

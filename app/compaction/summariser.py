@@ -12,6 +12,7 @@ from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.run import SummariserRun
+from app.compaction.summaries.sections import NOTHING
 from app.compaction.summaries.transcript import (
     summary_groups,
     transcript_groups,
@@ -19,7 +20,6 @@ from app.compaction.summaries.transcript import (
 )
 from app.compaction.summaries.writing import (
     MIN_SOURCE_TOKENS,
-    NOTHING,
     digest_of,
     fitted,
     merged,
@@ -84,16 +84,13 @@ class Summariser:
         self,
         task: SummaryTask,
         messages: Sequence[Message],
-        *,
-        is_end: bool = True,
         verbatim_indices: frozenset[int] = frozenset(),
         digest: Digest | None = None,
     ) -> SummaryResult:
         """Return a summary of `task.previous` and these messages together.
 
-        - With `is_end` nothing follows the messages: calls at their end are left out.
-        - `verbatim_indices` are those of messages that stay verbatim beside the summary.
-        - `digest` has what a model must not lose.
+        Calls at their end are left out. `verbatim_indices` are those of messages that stay verbatim
+        beside the summary. `digest` has what a model must not lose.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned. Raises ValidationError without anything to summarise.
@@ -103,9 +100,9 @@ class Summariser:
         if task.model is None:
             task.run.set_extractive()
             return await asyncio.to_thread(_extracted, task, messages)
-        shown = (is_end and without_trailing_calls(messages)) or messages
+        shown = without_trailing_calls(messages) or messages
         groups = await asyncio.to_thread(transcript_groups, shown, verbatim_indices)
-        return await ModelSummary(self.access, task, groups, digest, bool(verbatim_indices)).make()
+        return await ModelSummary(self.access, task, groups, digest).make()
 
     async def merge(self, task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
         """Return one summary of several, oldest first; raises as `summarise` does."""
@@ -116,17 +113,14 @@ class Summariser:
         for text in texts:
             read_kept(digest, text)
         groups = summary_groups([split_kept(text)[1] or NOTHING for text in texts])
-        return await ModelSummary(self.access, task, groups, digest, of_summaries=True).make()
+        return await ModelSummary(self.access, task, groups, digest).make()
 
 
 def _extracted(task: SummaryTask, messages: Sequence[Message]) -> SummaryResult:
     """Return a summary of messages alone, without a model."""
-    count = task.scope.count
-    tokens = sum(
-        count(message.text) + sum(count(call.name + call.arguments) for call in message.calls)
-        for message in messages
-    )
-    source = max(tokens, MIN_SOURCE_TOKENS)
+    texts = [message.text for message in messages]
+    texts += [call.name + call.arguments for message in messages for call in message.calls]
+    source = max(sum(map(task.scope.count, texts)), MIN_SOURCE_TOKENS)
     return write_summary(digest_of(messages), False, task.max_tokens, source, task.scope)
 
 
@@ -148,36 +142,31 @@ async def summarise_paged(
         run.set_extractive()
         listed = [text for text in (scope.unlisted, *earlier) if text]
         digest, tokens = await _read_digest(database, task, listed, read_summary)
-        if tokens < 0 and not earlier:
+        if not tokens and not earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
         return await asyncio.to_thread(
             write_summary,
             digest,
             task.request.wants_retain,
             task.max_tokens,
-            max(tokens, 0) + scope.earlier_tokens,
+            tokens + scope.earlier_tokens,
             scope,
         )
     digest, _ = await _read_digest(database, task, earlier, read_kept)
     task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
     result = None
-    pages = _pages(task.spans)
-    last_group: list[LogRow] = []
+    pages, result, last_group = _pages(task.spans), None, list[LogRow]()
     for page in pages:
-        is_end = page is pages[-1]
         rows = [*last_group, *await _rows(database, task.conversation_id, page)]
-        last_start = 0 if is_end or not rows else call_groups(rows)[-1][0]
         # A group that the next page may continue is summarised with that page.
-        last_group = rows[last_start:] if last_start else []
-        rows = rows[:last_start] if last_start else rows
+        end = call_groups(rows)[-1][0] if rows and page is not pages[-1] else 0
+        rows, last_group = rows[: end or None], rows[end:] if end else []
         verbatim = task.verbatim_indices(rows)
-        if len(verbatim) == len(rows):
-            continue
-        messages = [row.message() for row in rows]
-        result = await summariser.summarise(
-            task, messages, is_end=is_end, verbatim_indices=verbatim, digest=digest
-        )
-        task = replace(task, previous=result.text, retained=result.retain or task.retained)
+        if len(verbatim) < len(rows):
+            messages = [row.message() for row in rows]
+            result = await summariser.summarise(task, messages, verbatim, digest)
+            retained = result.retain or task.retained
+            task = replace(task, previous=result.text, retained=retained)
     return result or await summariser.summarise(task, (), digest=digest)
 
 
@@ -189,40 +178,33 @@ async def _read_digest(
 ) -> tuple[Digest, int]:
     """Return what messages state and what `read` takes up of earlier summaries.
 
-    Also the tokens of the messages; -1 without any.
-
-    Messages are read page by page, in threads. Those from before what the earlier summary stands
-    for are read before it, so that what they state counts as older.
+    Also the tokens of the messages. They are read page by page, in threads. Those from before what
+    the earlier summary stands for are read before it, so that what they state counts as older.
     """
-    digest, scope = Digest(), task.scope
-    tokens, has_messages, was_read = 0, False, False
-
-    def add_earlier() -> None:
-        for text in earlier:
-            read(digest, text)
+    digest, scope, tokens = Digest(), task.scope, 0
 
     def add(rows: Sequence[LogRow]) -> None:
         for row in rows:
             digest.add(row.message(), row.seq)
 
-    def replace_all(messages: Sequence[Message]) -> None:
-        for message in messages:
+    def add_others(texts: Sequence[str], shown: Sequence[Message]) -> None:
+        for text in texts:
+            read(digest, text)
+        for message in shown:
             digest.replace_by(message)
 
+    unread = earlier
     for page in _pages(task.spans):
-        if not was_read and page.start >= scope.earlier_start:
-            await asyncio.to_thread(add_earlier)
-            was_read = True
+        if unread and page.start >= scope.earlier_start:
+            await asyncio.to_thread(add_others, unread, ())
+            unread = ()
         rows = await _rows(database, task.conversation_id, page)
         rows = [row for row in rows if row.seq not in task.verbatim_seqs]
         tokens += sum(row.tokens for row in rows)
-        has_messages = has_messages or bool(rows)
         await asyncio.to_thread(add, rows)
-    if not was_read:
-        await asyncio.to_thread(add_earlier)
     shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
-    await asyncio.to_thread(replace_all, shown)
-    return digest, tokens if has_messages else -1
+    await asyncio.to_thread(add_others, unread, shown)
+    return digest, tokens
 
 
 async def read_user_messages(

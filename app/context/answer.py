@@ -11,12 +11,12 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import Gone, NotFound
+from app.context.choose_view import read_rows, rendered_rows
 from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
-from app.context.view import read_rows, rendered_rows
-from app.conversations.compaction_receipt import Observer
-from app.conversations.epochs import BuildId, Epoch, model_in, parse_build_id
-from app.conversations.rows import epoch_start_from
+from app.conversations.epoch import BuildId, Epoch, model_in, parse_build_id
+from app.conversations.from_rows import epoch_start_from
+from app.conversations.receipt import Observer
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
@@ -88,10 +88,7 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
         next_threshold=pressure.next_threshold,
         tokens_to_next=pressure.tokens_to_next,
         estimate=estimate_of(
-            conversation.counter,
-            resolved.factor,
-            state.limits.margin,
-            conversation.calibration,
+            conversation.counter, resolved.factor, state.limits.margin, conversation.calibration
         ),
         summary_used=bool(view.summaries or view.sent_item),
         compaction=state.attempt.compaction,
@@ -238,9 +235,7 @@ class BuildReplayService:
         async with self._database.session() as session:
             build = await find_build(session, conversation_id, build_id)
             conversation = await session.conversations.get(
-                tenant_id,
-                conversation_id,
-                model_in(build[1].payload_stream) if build else None,
+                tenant_id, conversation_id, model_in(build[1].payload_stream) if build else None
             )
             if build is None:
                 raise unknown

@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.context.answer import RecordedBuild, respond, with_shown
-from app.context.epoch import EpochChoice
+from app.context.choose_view import choose_view
+from app.context.epoch_reasons import EpochChoice
 from app.context.fit import Fitted, fit
 from app.context.overflow import (
     context_overflow,
@@ -45,12 +46,11 @@ from app.context.state import (
     Overflow,
     PayloadCache,
 )
-from app.context.view import choose_view
-from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
-from app.conversations.compactions import BudgetStatus, read_budget, stored_usage_of
-from app.conversations.epochs import BuildId, Epoch, payload_stream_of, requested_window
+from app.conversations.epoch import BuildId, Epoch, payload_stream_of, requested_window
+from app.conversations.from_rows import epoch_start_from
 from app.conversations.messages.service import Appended
-from app.conversations.rows import epoch_start_from
+from app.conversations.pressure import BudgetStatus, read_budget, stored_usage_of
+from app.conversations.receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
 from app.formats import PROVIDERS
 from app.models.overflow_errors import Verdict, VerdictKind
 from app.policy.policy import StrategyName

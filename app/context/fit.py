@@ -21,11 +21,9 @@ from app.compaction.reduction import (
 from app.compaction.service import BUILT_IN, excluded_seqs
 from app.compaction.shown_history import NOTE_TOKENS, ShownHistory
 from app.compaction.strategies import STRATEGIES
-from app.context.epoch import EpochChoice, choose_epoch
+from app.context.choose_view import noted, render, render_view, show_newest_user
+from app.context.epoch_reasons import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
-from app.context.view import noted, render, render_view, show_newest_user
-from app.conversations.compaction_receipt import PENDING, CompactionPlan, NoCompaction, Trigger
-from app.conversations.compactions import is_suspended
 from app.conversations.conversation import exceeds_messages
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,
@@ -35,6 +33,8 @@ from app.conversations.partial_messages import (
     limits_of_oversized,
     reader_tool_tokens,
 )
+from app.conversations.pressure import is_suspended
+from app.conversations.receipt import PENDING, CompactionPlan, NoCompaction, Trigger
 from app.conversations.turns import Entry, entry
 from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
 from app.conversations.visible import base_view, with_shortened, without_item

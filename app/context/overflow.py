@@ -7,11 +7,11 @@ from dataclasses import replace
 from app.common.errors import Conflict, ContextOverflow, ValidationError
 from app.compaction.planning import CompactionInput
 from app.compaction.reduction import view_after_overflow
+from app.context.choose_view import render_view
 from app.context.fit import input_of, shorten_messages
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
-from app.context.view import render_view
-from app.conversations.compaction_receipt import CompactResult, unchanged
 from app.conversations.partial_messages import MIN_SHORTENED_TOKENS, cut_after, largest_text
+from app.conversations.receipt import CompactResult, unchanged
 from app.conversations.turns import Entry
 from app.conversations.view import View
 from app.conversations.visible import with_shortened, without_item

@@ -9,9 +9,8 @@ from typing import Any
 from app.common.errors import NotFound
 from app.compaction.repository import CompactionQueries
 from app.conversations.conversation import Conversation
-from app.conversations.epochs import Epoch, requested_window
-from app.conversations.messages.row import LogRow
-from app.conversations.rows import (
+from app.conversations.epoch import Epoch, requested_window
+from app.conversations.from_rows import (
     AGENT_JOIN,
     CONVERSATION_COLUMNS,
     STATE_COLUMNS,
@@ -20,6 +19,7 @@ from app.conversations.rows import (
     versions_of,
     view_from,
 )
+from app.conversations.messages.row import LogRow
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span, View
 from app.database.connections import Statement
@@ -347,10 +347,7 @@ class ContextRepository(CompactionQueries):
     ) -> None:
         """Store what the newest payload has beyond the state, while the view is the same."""
         await self._session.run(
-            SET_UNSTORED,
-            conversation_id=conversation_id,
-            view_version=view_version,
-            tokens=tokens,
+            SET_UNSTORED, conversation_id=conversation_id, view_version=view_version, tokens=tokens
         )
 
     async def find_epoch(self, conversation_id: str, epoch_id: str) -> Epoch | None:

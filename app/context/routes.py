@@ -1,4 +1,4 @@
-"""`/v1/conversations/{id}/context`, `/budget`, `/state` and `/overflow`."""
+"""`/v1/conversations/{id}/context`, `/budget`, `/state`, `/overflow` and `/epochs`."""
 
 from __future__ import annotations
 
@@ -28,22 +28,26 @@ from app.context.schemas import (
     CallSettings,
     ContextRequest,
     EarlierBuild,
+    EpochPage,
     OverflowAnswer,
     OverflowRequest,
     PreviewedContext,
     Reading,
     StateShown,
 )
-from app.conversations.compaction_receipt import CompactResult, ContextState
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import AppendAnswer
+from app.conversations.receipt import CompactResult, ContextState
 from app.formats.message import FormatName
+from app.http import cursors
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
 from app.http.errors import problems_of
 from app.http.fields import MAX_TOKENS
 from app.http.routing import (
     ConversationPath,
+    Cursor,
     IdempotencyKey,
+    Limit,
     WireRoute,
     direct,
     services,
@@ -61,8 +65,7 @@ _DEFAULT = ContextRequest()
 NOTHING_STORED: Mapping[str, Any] = {"appended": None, "reported": None}
 """What the answer to a build has in addition, without an append and a report."""
 OptionalTokens = Annotated[
-    int | None,
-    Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there."),
+    int | None, Query(ge=1, le=MAX_TOKENS, description="As in a build; by default as there.")
 ]
 _THREAD_BYTES = 20_000
 """A larger report is judged in a thread, off the event loop."""
@@ -293,3 +296,15 @@ def _settings(body: CallSettings) -> RequestSettings:
         dynamic=tuple(section_from(raw, place) for place, raw in enumerate(dynamic)),
         status=body.status,
     )
+
+
+@router.get(f"{_PATH}/epochs", summary="List epochs")
+async def list_epochs(
+    request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
+) -> EpochPage:
+    """Return the epochs of the conversation's payloads, newest first, and why each began."""
+    before = cursors.decode(cursor, "epochs")
+    page = await services(request).usage.page(
+        "epochs", tenant_of(request), conversation_id, limit, before
+    )
+    return EpochPage.up_to("epochs", page, "epoch_id")

@@ -16,8 +16,8 @@ from app.common.answers import AnyObject, answer
 from app.common.schema_errors import NAME_PATTERN
 from app.context.rendering import Breakpoint
 from app.context.usage_repository import EpochItem
-from app.conversations.compaction_receipt import CompactResult, Failure
 from app.conversations.messages.service import AppendAnswer
+from app.conversations.receipt import CompactResult, Failure
 from app.formats.message import FormatName, Role
 from app.http.cursors import Page
 from app.http.fields import (

@@ -23,13 +23,13 @@ from app.compaction.service import CompactionService
 from app.compaction.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
-from app.conversations.compaction_receipt import UNOBSERVED, CompactResult, Observer
 from app.conversations.conversation import ConversationState
-from app.conversations.epochs import Epoch, model_in, requested_window
+from app.conversations.epoch import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.service import Appended
+from app.conversations.other_conversations import OtherConversations
+from app.conversations.receipt import UNOBSERVED, CompactResult, Observer
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.statuses import Statuses
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
 from app.conversations.view import WHOLE_VIEW, View
 from app.conversations.visible import (
@@ -177,7 +177,7 @@ class BuildDependencies:
     cache: PayloadCache
     active: ActiveWindows
     compaction: CompactionService
-    statuses: Statuses
+    statuses: OtherConversations
     new_id: Callable[[], str]
     observer: Observer = UNOBSERVED
     long_builds: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))

@@ -1,4 +1,4 @@
-"""Calls without a conversation: builds, compressions and token counts, and the model registry.
+"""Calls without a conversation: builds, compressions and token counts.
 
 Builds keep nothing; the caller sends messages and a cached state:
 
@@ -22,37 +22,24 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from app.common import json_text, pages
 from app.common.answers import answer
-from app.common.errors import NotFound, Problem, ServiceUnavailable, ValidationError
-from app.common.schema_errors import NAME_PATTERN
+from app.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.transcript import without_trailing_calls
 from app.compaction.summaries.writing import SummaryScope, digest_of
 from app.compaction.summariser import Summariser
-from app.conversations.compaction_receipt import ContextState
+from app.conversations.receipt import ContextState
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.media import clean
 from app.formats.message import FormatName, Message
-from app.http.cursors import Page
-from app.http.fields import (
-    MAX_TOKENS,
-    Format,
-    MessageObject,
-    ModelName,
-    RequestSchema,
-    Tokens,
-    examples,
-)
+from app.http.fields import MAX_TOKENS, Format, MessageObject, ModelName, RequestSchema, examples
 from app.models.budget import (
     INEXACT_MARGIN,
     Calibration,
-    ModelInfo,
     Models,
     estimate_of,
-    merged_entry,
     safety_margin,
     scaled,
 )
@@ -60,7 +47,6 @@ from app.models.tokens import count_payload_messages, estimate_messages, estimat
 from app.policy.policy import CounterName
 from app.prompt.schemas import Tools
 from app.repositories import Database
-from app.tenancy.repository import ADD_MODEL, FIND_MODEL, LIST_MODELS, REMOVE_MODEL
 
 STRATEGY = "sandwich"
 WireMessage = Mapping[str, Any]
@@ -240,48 +226,6 @@ class TokenCount:
     """Factor that raw counts of this model are multiplied by."""
 
 
-# --- the model registry ---
-
-_Price = Annotated[float, Field(ge=0, le=1_000)]
-
-
-class ModelEntry(RequestSchema):
-    """A model's limits in tokens and prices in USD per token; omitted fields stay as they were."""
-
-    model_config = examples({"context_window": 65536, "max_output_tokens": 8192})
-
-    context_window: Tokens | None = None
-    """Input and output together."""
-    max_input_tokens: Tokens | None = None
-    """Only where the input has a separate limit."""
-    max_output_tokens: Tokens | None = None
-    """The maximum length of an answer."""
-    tokenizer: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
-    """Name of its tokenizer."""
-    exact: bool | None = None
-    """Whether the service counts with its tokenizer: then no margin is added."""
-    cache_minimum_tokens: Tokens | None = None
-    """The shortest prefix that its provider caches."""
-    input_price: _Price | None = None
-    """USD per uncached input token."""
-    output_price: _Price | None = None
-    """USD per output token."""
-    cache_read_price: _Price | None = None
-    """USD per token read from the cache."""
-    cache_write_price: _Price | None = None
-    """USD per token written to the cache."""
-    tool_search: bool | None = None
-    """Whether the provider supports tool search with deferred tools."""
-    cache_breakpoint: bool | None = None
-    """Whether OpenAI's explicit cache breakpoints are supported."""
-    mid_conversation_system: bool | None = None
-    """Whether system text is accepted after the first message."""
-
-
-class ModelPage(Page[ModelInfo]):
-    """Models, by name."""
-
-
 SUMMARY_TOKENS = (64, 2048)
 """The minimum and maximum tokens of a summary; a tenth of the limit in between."""
 _MAX_LISTED = 100
@@ -378,11 +322,7 @@ class StatelessService:
         return TokenCount(total, messages, text, tools, counter, model, margin, method, factor)
 
     async def _summarise(
-        self,
-        tenant_id: str,
-        neutral: Sequence[Message],
-        model: str | None,
-        max_tokens: int,
+        self, tenant_id: str, neutral: Sequence[Message], model: str | None, max_tokens: int
     ) -> MessageSummary:
         chosen = self._summariser.choose_model(model, None, None)
         if not without_trailing_calls(neutral):
@@ -438,54 +378,3 @@ def _parsed(
         parsed = PROVIDERS[format].parse(raw, f"/messages/{index}")
         neutral.extend(clean(message) for message in parsed)
     return neutral
-
-
-class RegistryService:
-    """Lists, reads and overrides entries of models."""
-
-    def __init__(self, database: Database, models: Models) -> None:
-        self._database = database
-        self._models = models
-
-    async def list(self, tenant_id: str, limit: int, after: str | None) -> pages.Page[ModelInfo]:
-        """Return a page of all models, sorted by name."""
-        bundled = {info.model: info for info in await asyncio.to_thread(self._models.list)}
-        async with self._database.session() as session:
-            own = dict(map(tuple, await session.session.all(LIST_MODELS, tenant_id=tenant_id)))
-        names = sorted(
-            name for name in bundled.keys() | own.keys() if after is None or name > after
-        )
-        page = (merged_entry(name, bundled.get(name), own.get(name)) for name in names[:limit])
-        return pages.Page(page, has_more=len(names) > limit)
-
-    async def get(self, tenant_id: str, model: str) -> ModelInfo:
-        """Return a model's entry; raises NotFound."""
-        bundled = await asyncio.to_thread(self._models.find, model)
-        async with self._database.session() as session:
-            own = await session.session.value(FIND_MODEL, tenant_id=tenant_id, model=model)
-        if bundled is None and own is None:
-            raise NotFound(f"The model {model!r} is unknown", {"model": model})
-        return merged_entry(model, bundled, own)
-
-    async def find_entry(self, tenant_id: str, model: str) -> str | None:
-        """Return the tenant's own entry as JSON text; None without one or without a database."""
-        with suppress(ServiceUnavailable):
-            async with self._database.session() as session:
-                entry: str | None = await session.session.value(
-                    FIND_MODEL, tenant_id=tenant_id, model=model
-                )
-                return entry
-        return None
-
-    async def put(self, tenant_id: str, model: str, entry: Mapping[str, Any]) -> ModelInfo:
-        """Add or replace the tenant's own entry, and return the merged one."""
-        async with self._database.session() as session:
-            own = {"tenant_id": tenant_id, "model": model, "entry": json_text.dumps(entry)}
-            await session.session.run(ADD_MODEL, **own)
-        return await self.get(tenant_id, model)
-
-    async def remove(self, tenant_id: str, model: str) -> None:
-        """Delete the tenant's own entry; raises NotFound when there is none."""
-        async with self._database.session() as session:
-            if not await session.session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model):
-                raise NotFound(f"You have no entry for {model!r}", {"model": model})

@@ -37,7 +37,7 @@ from app.formats.tools import arguments_object
 from app.prompt.agent_tools import AGENT_TOOLS, MAX_BYTES, MAX_MATCHES, parse_arguments
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.reading import BlobReader
-from app.tool_output.tools import ToolSearchService
+from app.tool_output.tool_search import ToolSearchService
 
 _MAX_ARGUMENTS = 65_536
 

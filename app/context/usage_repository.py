@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import Any, Literal
 
 from app.common.answers import answer
-from app.common.pages import Page
-from app.conversations.epochs import Epoch, model_in
-from app.conversations.rows import epoch_from
+from app.common.pages import Page, first_of
+from app.conversations.epoch import Epoch, model_in
+from app.conversations.from_rows import epoch_from
 from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
@@ -194,7 +194,7 @@ class UsageRepository(Repository):
             LISTS[table], conversation_id=conversation_id, before=before, limit=limit + 1
         )
         item_from = _report_from if table == "usage_reports" else _epoch_item_from
-        return Page(map(item_from, rows[:limit]), has_more=len(rows) > limit)
+        return first_of([item_from(row) for row in rows], limit)
 
     async def newest(self, conversation_id: str) -> ReportItem | None:
         """Return the newest report, or None."""

@@ -16,7 +16,10 @@ from app.context.answer import find_build
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import CachedPayload, PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
-from app.conversations.compactions import (
+from app.conversations.conversation import Conversation
+from app.conversations.epoch import BuildId, Epoch, model_in, payload_stream_of
+from app.conversations.from_rows import epoch_start_from
+from app.conversations.pressure import (
     LastReport,
     judge,
     make_compaction_due,
@@ -24,9 +27,6 @@ from app.conversations.compactions import (
     read_visible_tokens,
     usage_of,
 )
-from app.conversations.conversation import Conversation
-from app.conversations.epochs import BuildId, Epoch, model_in, payload_stream_of
-from app.conversations.rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName

@@ -237,8 +237,7 @@ class EventService:
             raise NotFound.conversation(conversation_id)
         if after is not None and after.is_beyond(page.newest):
             raise ValidationError(
-                f"No event of this conversation has the id {after}",
-                {"newest_id": str(page.newest)},
+                f"No event of this conversation has the id {after}", {"newest_id": str(page.newest)}
             )
         self.slots.check(tenant_id)
         return EventStream(self, tenant_id, conversation_id, after or page.newest, follow)

@@ -23,7 +23,7 @@ from app.common.pages import UNBOUNDED, Bound, Page, Place
 from app.common.schema_errors import pointer_to
 from app.common.texts import is_sendable
 from app.conversations.conversation import Conversation
-from app.conversations.rows import (
+from app.conversations.from_rows import (
     AGENT_JOIN,
     LISTED_COLUMNS,
     SETTINGS_COLUMNS,
@@ -254,11 +254,7 @@ class ConversationListRepository(Repository):
             **limits(len(conversation_ids), bound),
         )
         return page_of(
-            rows,
-            lambda row: (
-                conversation_from(row),
-                _totals_from(row) if with_usage else {},
-            ),
+            rows, lambda row: (conversation_from(row), _totals_from(row) if with_usage else {})
         )
 
 

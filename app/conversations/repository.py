@@ -19,7 +19,7 @@ from app.conversations.conversation import (
     StoredSettings,
     window_of,
 )
-from app.conversations.rows import (
+from app.conversations.from_rows import (
     AGENT_JOIN,
     CONVERSATION_COLUMNS,
     STATE_COLUMNS,

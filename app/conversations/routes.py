@@ -85,8 +85,7 @@ async def list_conversations(
 
     Filters are combined: a conversation must match all of them. Repeat the filters with a cursor.
     """
-    name, digest = "conversations", wanted.digest
-    before = cursors.decode_place(cursor, name, digest) if cursor else None
+    before = cursors.decode(cursor, "conversations", wanted.digest)
     page, end = await services(request).conversations.list(
         tenant_of(request),
         wanted,
@@ -99,7 +98,7 @@ async def list_conversations(
         ListedConversation(**_item(found), usage=ConversationUsage(**usage) if usage else None)
         for found, usage in page
     ]
-    next_cursor = cursors.encode(name, digest, end[0].isoformat(), end[1]) if end else None
+    next_cursor = cursors.encode("conversations", wanted.digest, *end) if end else None
     return ConversationPage(data=data, next_cursor=next_cursor)
 
 
@@ -191,13 +190,11 @@ async def create_agent(request: Request, body: AgentCreate) -> Response:
 @paged
 async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None) -> AgentPage:
     """Return agents, newest first, without their sections, tools and policies."""
-    before = cursors.decode_time(cursor, "agents") if cursor else None
+    before = cursors.decode(cursor, "agents")
     async with services(request).database.session() as session:
         page = await session.agents.page(tenant_of(request), limit, before, page_bound(request))
-    next_cursor = None
-    if page.has_more:
-        next_cursor = cursors.encode("agents", page[-1].created_at.isoformat(), page[-1].agent_id)
-    return AgentPage(data=[AgentItem(**_item(agent)) for agent in page], next_cursor=next_cursor)
+    data = [AgentItem(**_item(agent)) for agent in page]
+    return AgentPage.up_to("agents", page, "created_at", "agent_id", data=data)
 
 
 @agents_router.get("/v1/agents/{agent_id}", summary="Read an agent")

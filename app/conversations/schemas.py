@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field, WrapValidator, create_model
 
 from app.common import json_text
 from app.common.answers import AnyObject
+from app.common.environment import one_line
 from app.common.errors import ValidationError
-from app.conversations.compaction_receipt import Trigger
 from app.conversations.conversation import (
     INHERIT,
     Resource,
@@ -19,7 +19,7 @@ from app.conversations.conversation import (
     StoredSettings,
     stored_window,
 )
-from app.environment import one_line
+from app.conversations.receipt import Trigger
 from app.http.cursors import Page
 from app.http.fields import (
     AgentId,
@@ -200,9 +200,7 @@ class ConversationCreate(SettingsCreate, _Expiring):
 class ConversationPatch(SettingsPatch, _Expiring):
     """A change; omitted fields stay unchanged."""
 
-    model_config = examples(
-        {"policy": {"budget": {"context_window": 32000, "notice_at": None}}},
-    )
+    model_config = examples({"policy": {"budget": {"context_window": 32000, "notice_at": None}}})
 
 
 class ConversationItem(ListedSettings):

@@ -14,10 +14,10 @@ from typing import Any
 
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound, Place
-from app.conversations.compactions import read_budgets
 from app.conversations.conversation import NO_SETTINGS, Agent, Conversation
 from app.conversations.listing import ConversationFilter
 from app.conversations.messages.stored_results import DeleteConversationObjects
+from app.conversations.pressure import read_budgets
 from app.conversations.repository import id_taken, own_id_of
 from app.conversations.schemas import (
     AgentCreate,

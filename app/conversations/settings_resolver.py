@@ -18,7 +18,7 @@ from app.common import json_text
 from app.common.concurrency import in_thread_if
 from app.common.errors import ContextError, ContextLimitUnknown
 from app.conversations.conversation import Conversation
-from app.conversations.epochs import Epoch, EpochStart
+from app.conversations.epoch import Epoch, EpochStart
 from app.formats import ToolDefinition, tool_from, tools_of
 from app.formats.message import FormatName
 from app.models.budget import (

@@ -18,8 +18,8 @@ from functools import lru_cache
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL
 from app.common.answers import answer
-from app.conversations.compaction_receipt import CompactionPlan, ViewState
 from app.conversations.conversation import ConversationState
+from app.conversations.receipt import CompactionPlan, ViewState
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry, entry
 from app.conversations.view import (
     SUMMARY_PREFIX,
@@ -419,11 +419,7 @@ def start_of_last(spans: Sequence[Span], head_seq: int, count: int) -> int:
 
 
 def visibility_of(
-    item: Entry,
-    view: View,
-    state: ConversationState,
-    starts_at: int = 1,
-    newest_user: int = 0,
+    item: Entry, view: View, state: ConversationState, starts_at: int = 1, newest_user: int = 0
 ) -> Visibility:
     """Return how a view shows a message before a build reduces it.
 

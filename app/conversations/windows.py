@@ -15,9 +15,9 @@ from datetime import datetime
 
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
-from app.conversations.compaction_receipt import Compaction, ViewState
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.messages.repository import MESSAGE_TIME, seq_search
+from app.conversations.receipt import Compaction, ViewState
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import (

@@ -29,7 +29,7 @@ from app.database.citus import Calls, NodeLimits, calls_of
 from app.database.tables import TYPES
 
 if TYPE_CHECKING:  # of the process
-    from app.conversations.rows import SettingsCache
+    from app.conversations.from_rows import SettingsCache
 
 _UNDEFINED = (  # the database is not migrated yet
     asyncpg.UndefinedTableError,

@@ -76,7 +76,7 @@ _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 
 _ENVIRONMENT = {
     "LC_ALL": "C",
-    # As `app.heap`: else each process of the server keeps the memory of its longest row.
+    # As `app.operation.heap`: else each process of the server keeps the memory of its longest row.
     "MALLOC_MMAP_THRESHOLD_": str(2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**21),
 }

@@ -309,7 +309,7 @@ CREATE TABLE compactions (
 );
 
 -- Who compacts a conversation at the moment; an expired row is free. What `attempts` and `retry_at`
--- are for is in `app.work.repository`.
+-- are for is in `app.jobs.repository`.
 CREATE TABLE compaction_leases (
     conversation_id uuid,
     holder uuid NOT NULL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import date, datetime
+from datetime import date
 from functools import cache
 from hashlib import blake2b
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -33,10 +33,11 @@ class Page(ResponseSchema, Generic[Item]):
     """The `cursor` of the next page; null on the last page."""
 
     @classmethod
-    def by_id(cls, kind: str, page: pages.Page[Any], data: list[Item], id_name: str) -> Self:
-        """Return a page of `kind` whose cursor is the last id; `decode_id` reads it."""
-        next_cursor = encode(kind, getattr(data[-1], id_name)) if page.has_more else None
-        return cls(data=data, next_cursor=next_cursor)
+    def up_to(
+        cls, kind: str, page: pages.Page[Any], *names: str, data: list[Item] | None = None
+    ) -> Self:
+        """Return a page of `kind` that ends with these fields of the last item."""
+        return cls(data=page if data is None else data, next_cursor=after(kind, page, *names))
 
 
 class Deleted(ResponseSchema):
@@ -58,57 +59,49 @@ def _valid(is_valid: Any) -> AfterValidator:
 
 
 _Seq = Annotated[int, Field(strict=True, ge=0, le=MAX_SEQ)]
-_Uuid = Annotated[str, Field(pattern=UUID_PATTERN)]
+_Uuid = Annotated[str, Field(pattern=UUID_PATTERN), AfterValidator(str.lower)]
 _AgentId = Annotated[str, Field(pattern=AGENT_ID_PATTERN)]
 _Time = Annotated[AwareDatetime, _valid(lambda time: 2000 <= time.year < 9000)]
 _Name = Annotated[str, _valid(is_sendable)]
+_KINDS: dict[str, tuple[Any, ...]] = {
+    "messages": (Literal["asc", "desc"], _Seq),
+    "conversations": (str, _Time, _Uuid),
+    "search": (str, _Time, _Uuid, _Seq),
+    **dict.fromkeys(("agents", "snapshots"), (_Time, _AgentId)),
+    **dict.fromkeys(("compactions", "epochs", "usage_reports"), (_Uuid,)),
+    **dict.fromkeys(("blobs", "models"), (_Name,)),
+    "usage": (date, _Name),
+}
+"""The lists, and what their cursors have: where a page ends, after a digest of its parameters."""
 
 
-def encode(*values: str | int | None) -> str:
-    """Return a cursor of these values."""
-    return base64.urlsafe_b64encode(orjson.dumps(values)).decode().rstrip("=")
+def after(kind: str, page: pages.Page[Any], *names: str) -> str | None:
+    """Return the cursor of what follows a page: these fields of its last item."""
+    return encode(kind, *(getattr(page[-1], name) for name in names)) if page.has_more else None
 
 
-def decode_message(cursor: str) -> tuple[str, int]:
-    """Return the order and the seq of the last message of a page."""
-    order, seq = _decode(cursor, "messages", Literal["asc", "desc"], _Seq)
-    return order, seq
+def encode(kind: str, *values: object) -> str:
+    """Return the cursor of a list with these values."""
+    return base64.urlsafe_b64encode(orjson.dumps((kind, *values))).decode().rstrip("=")
 
 
-def decode_place(cursor: str, kind: str, digest: str) -> tuple[datetime, str]:
-    """Return the last time and conversation of a page of `kind` with filters of this digest."""
-    other, at, conversation_id = _decode(cursor, kind, str, _Time, _Uuid)
-    _require_same(other, digest)
-    return at, conversation_id.lower()
+def decode(cursor: str | None, kind: str, digest: str | None = None) -> Any:
+    """Return the values of a list's cursor, a single one as it is; None without a cursor.
 
-
-def decode_search(cursor: str, digest: str) -> tuple[datetime, str, int]:
-    """Return where a page of a search with parameters of this digest ends."""
-    other, at, conversation_id, seq = _decode(cursor, "search", str, _Time, _Uuid, _Seq)
-    _require_same(other, digest)
-    return at, conversation_id.lower(), seq
-
-
-def decode_time(cursor: str, kind: str) -> tuple[datetime, str]:
-    """Return the last creation time and id of a page of `kind`."""
-    at, name = _decode(cursor, kind, _Time, _AgentId)
-    return at, name
-
-
-def decode_id(cursor: str | None, kind: str) -> str | None:
-    """Return the last id of a page of `kind`, None without a cursor."""
-    return str(*_decode(cursor, kind, _Uuid)) if cursor else None
-
-
-def decode_usage(cursor: str) -> tuple[date, str]:
-    """Return the last day and model of a page of usage."""
-    day, model = _decode(cursor, "usage", date, _Name)
-    return day, model
-
-
-def decode_name(cursor: str, kind: str) -> str:
-    """Return the last name of a page of `kind`."""
-    return str(*_decode(cursor, kind, _Name))
+    Raises ValidationError for one of another list, or of parameters with another digest.
+    """
+    if not cursor:
+        return None
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded, altchars=b"-_", validate=True)
+        _, *values = _adapter(kind).validate_json(text)
+    except ValueError:  # also what is no base64, and pydantic's
+        raise ValidationError.at("/query/cursor", "must be a `next_cursor` of this list") from None
+    if digest is not None and values.pop(0) != digest:
+        detail = "belongs to a list with other filters or another order"
+        raise ValidationError.at("/query/cursor", detail)
+    return tuple(values) if len(values) > 1 else values[0]
 
 
 def digest_of(*parameters: object) -> str:
@@ -117,29 +110,6 @@ def digest_of(*parameters: object) -> str:
 
 
 @cache
-def _adapter(*kinds: Any) -> TypeAdapter[Any]:
-    shape: Any = tuple.__class_getitem__((str, *kinds))
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    shape: Any = tuple.__class_getitem__((Literal[kind], *_KINDS[kind]))
     return TypeAdapter(shape)
-
-
-def _decode(cursor: str, kind: str, *kinds: Any) -> tuple[Any, ...]:
-    """Return the values of a cursor of this kind; raises ValidationError."""
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        text = base64.b64decode(padded, altchars=b"-_", validate=True)
-        found, *values = _adapter(*kinds).validate_json(text)
-    except ValueError:  # also what is no base64, and pydantic's
-        raise _invalid() from None
-    if found != kind:
-        raise _invalid()
-    return tuple(values)
-
-
-def _require_same(digest: str, expected: str) -> None:
-    if digest != expected:
-        detail = "belongs to a list with other filters or another order"
-        raise ValidationError.at("/query/cursor", detail)
-
-
-def _invalid() -> ValidationError:
-    return ValidationError.at("/query/cursor", "must be a `next_cursor` of this list")

@@ -68,9 +68,7 @@ def _time(value: Any) -> Any:
 
 
 Time = Annotated[
-    datetime,
-    BeforeValidator(_time),
-    WithJsonSchema({"type": "string", "format": "date-time"}),
+    datetime, BeforeValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"})
 ]
 """A time in ISO 8601, as UTC without a zone."""
 
@@ -131,10 +129,7 @@ ModelName = Annotated[
 DisplayName = Annotated[
     str,
     Field(
-        pattern=NAME_PATTERN,
-        max_length=256,
-        description="Display name.",
-        examples=["Support bot"],
+        pattern=NAME_PATTERN, max_length=256, description="Display name.", examples=["Support bot"]
     ),
 ]
 Format = Annotated[FormatName, Field(strict=False, description="The provider's message format.")]

@@ -121,8 +121,7 @@ IdempotencyKey = Annotated[
 ]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on a page.")]
 Cursor = Annotated[
-    str | None,
-    Query(max_length=1024, description="`next_cursor` of the previous page."),
+    str | None, Query(max_length=1024, description="`next_cursor` of the previous page.")
 ]
 
 

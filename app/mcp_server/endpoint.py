@@ -21,9 +21,9 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from app.common.concurrency import THREAD_BYTES, in_thread_if
+from app.common.environment import missing
 from app.common.errors import ContextError, NotFound
 from app.common.json_text import MAX_MESSAGE_VALUES, StructureLimits
-from app.environment import missing
 from app.http.bodies import CLIENT_CLOSED_REQUEST, WireRequest, require_json, require_structure
 from app.http.errors import answer_error, answer_unexpected
 

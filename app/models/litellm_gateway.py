@@ -23,6 +23,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from purgatory import AsyncCircuitBreakerFactory
+from purgatory.domain.model import HALF_OPENED, OPENED, OpenedState
+
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.formats.message import LOG_FORMAT
 from app.models.overflow_errors import is_context_overflow
@@ -47,6 +50,12 @@ _REASONS = {
 }
 """Why a call failed, by HTTP status; every other status is a provider error."""
 
+_BY_CLASS = {
+    **dict.fromkeys(("TimeoutError", "Timeout", "APITimeoutError", "TimeoutException"), "timeout"),
+    "ContextWindowExceededError": "context_window",
+    "ContentPolicyViolationError": "refused",
+    "APIResponseValidationError": "bad_answer",
+}
 _DETAILS = {
     "timeout": "The model did not answer in time",
     "rate_limited": "The model's provider limits the rate of calls",
@@ -133,23 +142,15 @@ def _unavailable(reason: str, model: str, retry_after: int | None = None) -> Ser
 
 def _reason(exc: Exception) -> str:
     """Return why a call failed: by the exception's class first, then by its status."""
-    kinds = {kind.__name__ for kind in type(exc).__mro__}
-    if kinds & {"TimeoutError", "Timeout", "APITimeoutError", "TimeoutException"}:
-        return "timeout"
-    if "ContextWindowExceededError" in kinds:
-        return "context_window"
-    if "ContentPolicyViolationError" in kinds:
-        return "refused"
+    named = (_BY_CLASS[kind.__name__] for kind in type(exc).__mro__ if kind.__name__ in _BY_CLASS)
+    if reason := next(named, None):
+        return reason
     status, body = getattr(exc, "status_code", None), getattr(exc, "body", None)
     code = status if isinstance(status, int) else None
     quoted = body if isinstance(body, str | Mapping) else None
     if is_context_overflow(str(exc), code) or is_context_overflow(quoted, code):
         return "context_window"
-    if kinds & {"APIConnectionError", "TransportError"}:
-        return "provider_error"
-    if "APIResponseValidationError" in kinds:
-        return "bad_answer"
-    return _REASONS.get(status, "provider_error") if status else "provider_error"
+    return _REASONS.get(code or 0, "provider_error")
 
 
 def _retry_after(exc: Exception) -> int | None:
@@ -199,37 +200,35 @@ class CircuitBreaker:
     def __init__(
         self, gateway: Gateway, failures: int = FAILURES, seconds: float = OPEN_SECONDS
     ) -> None:
-        self._gateway = gateway
-        self._max_failures = failures
-        self._seconds = seconds
-        self._circuits: dict[str, tuple[int, float]] = {}
-        """The failures in a row of each model, and when its circuit may let a call through."""
+        self._gateway, self._seconds = gateway, seconds
+        ignored = (BaseException, _is_ignored)
+        self._circuits = AsyncCircuitBreakerFactory(failures, seconds, exclude=[ignored])
+        self._circuits.add_listener(_log_change)
 
     async def complete(self, call: ModelCall) -> Completion:
         """Return the model's answer; raises ServiceUnavailable, also where the circuit is open."""
-        failures, closed_until = self._circuits.get(call.model, (0, 0.0))
-        if failures >= self._max_failures:
-            if (left := closed_until - time.monotonic()) > 0:
-                raise ServiceUnavailable(
-                    "The model failed several times in a row and is not called for a while",
-                    {
-                        "reason": "circuit_open",
-                        "model": call.model,
-                        "retry_after": max(1, math.ceil(left)),
-                    },
-                )
-            # This call tries the model; others wait for its end.
-            self._circuits[call.model] = failures, time.monotonic() + call.timeout_seconds
-        try:
-            completion = await self._gateway.complete(call)
-        except ServiceUnavailable as error:
-            if error.facts.get("reason") not in PROVIDER_FAILURES:
-                self._circuits.pop(call.model, None)
-                raise
-            failures = self._circuits.get(call.model, (0, 0.0))[0] + 1
-            self._circuits[call.model] = failures, time.monotonic() + self._seconds
-            if failures >= self._max_failures:
-                _log.warning("circuit_open", extra={"data": {"model": call.model}})
-            raise
-        self._circuits.pop(call.model, None)
-        return completion
+        circuit = await self._circuits.get_breaker(call.model)
+        retry_after = 1
+        if circuit.context.state != HALF_OPENED:  # it would let any number of calls try the model
+            try:
+                async with circuit:
+                    return await self._gateway.complete(call)
+            except OpenedState as opened:
+                left = opened.opened_at + self._seconds - time.time()
+                retry_after = max(1, math.ceil(left))
+                opened.__traceback__ = None  # one object serves all calls, and would keep them
+        raise ServiceUnavailable(
+            "The model failed several times in a row and is not called for a while",
+            {"reason": "circuit_open", "model": call.model, "retry_after": retry_after},
+        )
+
+
+def _is_ignored(exc: BaseException) -> bool:
+    return not isinstance(exc, ServiceUnavailable) or (
+        exc.facts.get("reason") not in PROVIDER_FAILURES
+    )
+
+
+def _log_change(model: str, event: str, change: Any) -> None:
+    if event == "state_changed" and change.state == OPENED:
+        _log.warning("circuit_open", extra={"data": {"model": model}})

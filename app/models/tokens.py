@@ -401,10 +401,7 @@ def count_sealed(message: Message, format: FormatName, count: CountText) -> int:
 
 
 def count_rendered(
-    format: FormatName,
-    message: Message,
-    count: CountText,
-    ids: Mapping[str, str] = NO_IDS,
+    format: FormatName, message: Message, count: CountText, ids: Mapping[str, str] = NO_IDS
 ) -> int:
     """Count a clean message in a payload of one format, without reasoning.
 

@@ -275,11 +275,7 @@ class UsageEntry:
 
 
 def usage_entry(
-    model: str,
-    purpose: Purpose,
-    info: ModelInfo | None,
-    usage: TokenUsage,
-    log_tokens: int = 0,
+    model: str, purpose: Purpose, info: ModelInfo | None, usage: TokenUsage, log_tokens: int = 0
 ) -> UsageEntry:
     """Return what a call adds, where the log had so many tokens (rule 3)."""
     cost = info.cost(*usage.counts) if info is not None else None

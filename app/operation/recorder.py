@@ -44,11 +44,11 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from app.common.errors import Conflict, NotFound, ServiceUnavailable
-from app.conversations.compaction_receipt import CompactResult, Observer
+from app.conversations.receipt import CompactResult, Observer
 from app.database.connections import PoolState
+from app.jobs.repository import Waiting
 from app.models.usage import Completion, Gateway, ModelCall
 from app.tenancy.api_keys import bearer_of
-from app.work.repository import Waiting
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 BACKLOG_TIMEOUT_SECONDS = 1.0

@@ -21,9 +21,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 
+from app.common.environment import SettingsError, one_line, split, variable
 from app.common.errors import Problem, ValidationError
 from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
-from app.environment import SettingsError, one_line, split, variable
 
 
 class StrategyName(StrEnum):
@@ -118,61 +118,62 @@ class SlidingWindowPolicy(Group):
     """Settings of the strategy `sliding_window`."""
 
     keep_last_n: Positive = 20
-    """Number of the newest messages in a payload."""
+    """Newest messages in a payload."""
 
 
 class TreeSummaryPolicy(Group):
     """Settings of the strategy `tree_summary`."""
 
     chunk_size: Annotated[int, Field(strict=True, ge=2, le=MAX_CONTEXT_WINDOW)] = 20
-    """Approximate number of messages in one summary."""
+    """About so many messages in one summary."""
 
 
 class CompactionPolicy(Group):
     """When and how summaries are made."""
 
     enabled: Flag = True
-    """false: never compact; a build that exceeds the context window is refused."""
+    """false: never compact; a build over the context window is refused."""
     auto: Flag = True
-    """false: compact only on request, or if the context window would overflow."""
+    """false: only on request, or if the window would overflow."""
     threshold_ratio: Share = 0.8
-    """Share of the effective window at which `retain_summary`, `tree_summary` and `chain` are due.
-    """
+    """Share of the effective window at which `retain_summary`, `tree_summary`, `chain` are due."""
     model: Annotated[str, Field(strict=True, max_length=256, pattern=NAME_PATTERN)] | None = None
-    """Model that writes summaries; `extractive` is built in and calls no model."""
+    """Model that writes summaries; `extractive` is built in and calls none."""
     summary_prompt: Text | None = None
     """Prompt for summaries, instead of the built-in one."""
     summary_directives: Texts = ()
-    """Additional instructions, added to the prompt as bullets."""
+    """Instructions added to the prompt."""
     retain_prompt: Text | None = None
-    """Prompt for a text that is kept verbatim beside the summary; null uses only the directives."""
+    """Prompt for a text kept verbatim beside the summary; null: the directives alone."""
     retain_directives: Texts = ()
-    """Additional instructions for that text, added to its prompt as bullets."""
+    """Instructions added to that prompt."""
     retain_last_turns: Count = 1
-    """Number of turns that `retain_summary` keeps verbatim at the end."""
+    """Turns that `retain_summary` keeps verbatim at the end."""
     mode: Literal["background", "inline"] = "background"
-    """`background`: after the turn, once due; `inline`: only during a build that needs it."""
+    """`background`: after the turn, once due; `inline`: only in a build that needs it."""
     target: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.45
     """Share of the effective window to which a compaction reduces usage."""
     max_messages: Positive | None = None
-    """Number of verbatim messages above which a compaction is due."""
+    """Verbatim messages above which a compaction is due."""
 
 
 class BudgetPolicy(Group):
     """The context window and its thresholds."""
 
     context_window: Positive | Literal["derive"] | None = None
-    """Tokens of the context window; null takes the model's, and refuses a model without one, for
-    which `derive` takes max_output_tokens x 4.
+    """Tokens of the context window; null: the model's, and a model without one is refused;
+    `derive`: max_output_tokens x 4 for such a model.
     """
     max_output_tokens: Positive = 4096
-    """Tokens reserved for the response; fewer than the context window has."""
+    """Tokens reserved for the response; fewer than the context window."""
     notice_at: Share = 0.80
     """Share of the effective window at which `notice` is true."""
     compact_trigger: Share = 0.95
     """Share at which a build compacts before it returns."""
     counter: CounterName = CounterName.TOKENIZER
-    """How tokens are counted; set with a conversation's first message."""
+    """How tokens are counted, set with a conversation's first message: `tokenizer`, or bytes or
+    characters divided, `bytes_4`, `chars_4`, `chars_2_5`.
+    """
 
 
 class ToolOutputPolicy(Group):
@@ -183,27 +184,27 @@ class ToolOutputPolicy(Group):
     offload_threshold_bytes: Count = 4096
     """Larger results are stored in a blob and shown as a preview."""
     context_budget_tokens: Count | Auto = "auto"
-    """Tokens of tool results in a payload above which the oldest are cleared; `auto` is a quarter
-    of the context window, from 20000 to 60000.
+    """Tokens of tool results in a payload above which the oldest are cleared; `auto`: a quarter of
+    the context window, from 20000 to 60000.
     """
     max_message_bytes: PreviewSize = 51_200
-    """Maximum bytes of a preview, its note included. A small window lowers it."""
+    """Largest preview, its note included; less in a small window."""
     max_line_length: PreviewSize = 2000
-    """Maximum characters of a line in a preview."""
+    """Characters of a line in a preview."""
     view: ToolView = ToolView.TRUNCATE
-    """Kind of preview. `truncate`: as much as fits; `reference`: the size and an excerpt."""
+    """Preview: `truncate` has as much as fits, `reference` the size and an excerpt."""
     clear_at_least: Count | Auto = "auto"
-    """Minimum tokens that a clearing frees; `auto` is half of the budget."""
+    """Least tokens that a clearing frees; `auto`: half of the budget."""
     exclude_tools: Texts = ()
-    """Names of tools whose results are never cleared."""
+    """Tools whose results are never cleared."""
 
 
 class MessagesPolicy(Group):
     """How user and assistant texts that exceed the context window are shortened."""
 
     offload_oversized: Flag = True
-    """true: in a payload that would not fit, such a text is replaced by its beginning, a note with
-    its ref, and its end; false: such a build is refused.
+    """A text for which a payload would not fit is shown as its beginning, a note with its ref, and
+    its end; false: such a build is refused.
     """
 
 
@@ -218,7 +219,7 @@ class Policy(Group):
     """Settings for the context of a conversation."""
 
     strategy: StrategyName = StrategyName.SANDWICH
-    """How the history is kept inside the context window; `GET /v1/strategies` lists them."""
+    """How the history is kept inside the window; `GET /v1/strategies` lists them."""
     sandwich: SandwichPolicy = SandwichPolicy()
     sliding_window: SlidingWindowPolicy = SlidingWindowPolicy()
     tree_summary: TreeSummaryPolicy = TreeSummaryPolicy()
@@ -230,11 +231,11 @@ class Policy(Group):
     tool_deferral_threshold: Share = 0.10
     """Share of the effective window that tool definitions may take before some are deferred."""
     dynamic_position: Literal["tail", "system", "before_window"] = "tail"
-    """Position of scratchpad, status and notes; `tail` keeps the cached prefix."""
-    status_preamble: Literal["auto", "none"] = "none"
-    """`auto`: a build without a status names the agent's other active conversations; `none`: it
-    does not.
+    """Where scratchpad, status and notes stand: `tail`, which keeps the cached prefix, `system` or
+    `before_window`.
     """
+    status_preamble: Literal["auto", "none"] = "none"
+    """`auto`: a build without a status names the agent's other active conversations."""
     agent_tools: (
         Literal["auto", "none"] | Annotated[tuple[AgentToolName, ...], Field(max_length=100)]
     ) = "auto"
@@ -242,8 +243,8 @@ class Policy(Group):
     those that its texts need; `none` adds none, a list adds the named ones.
     """
     summary_role: Literal["user", "system", "auto"] = "user"
-    """Role of a summary. Anthropic and Gemini have no system messages in a history: `system`
-    becomes `user` there, and `degraded` has `summary_role_user`.
+    """Role of a summary; Anthropic and Gemini take `user` for `system`, and `degraded` has
+    `summary_role_user`.
     """
     preserve_user_messages: Flag = False
     """true: the newest user messages stay verbatim in compactions."""

@@ -118,8 +118,7 @@ _TOOLS = (
         ),
     ),
     _tool(
-        COMPACT_CONTEXT,
-        "Free space in the context: a summary takes the place of earlier messages.",
+        COMPACT_CONTEXT, "Free space in the context: a summary takes the place of earlier messages."
     ),
     _tool(
         RECALL,

@@ -50,7 +50,7 @@ ToolObject = TypeAliasType(
                         "type": ["string", "null"],
                         "pattern": f"^(function|custom)$|{HOSTED_TYPE_PATTERN}",
                     },
-                },
+                }
             },
         ),
     ],

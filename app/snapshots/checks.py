@@ -26,17 +26,17 @@ from pydantic import TypeAdapter
 from app.common import json_text
 from app.common.errors import PayloadTooLarge, Problem, UnpairedToolResult, ValidationError
 from app.common.json_text import StructureLimits
-from app.conversations.compaction_receipt import EARLIER_FACTS, FACTS, CompactionFacts, Trigger
+from app.conversations.from_rows import summaries_from, view_from
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.rows import summaries_from, view_from
+from app.conversations.receipt import EARLIER_FACTS, FACTS, CompactionFacts, Trigger
 from app.conversations.view import View, window_from
 from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
 from app.policy.policy import StrategyName
-from app.snapshots.rows import FIELDS, KEYS, KINDS
+from app.snapshots.columns import FIELDS, KEYS, KINDS
 
 FORMAT = "context-service.conversation"
 VERSION = 1

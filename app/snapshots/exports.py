@@ -41,7 +41,7 @@ from app.http.errors import validated
 from app.policy.policy import merge
 from app.repositories import Database, Repositories
 from app.snapshots.checks import FORMAT, LINES, VERSION, ImportChecker, Line, read_lines
-from app.snapshots.rows import ADD, KINDS, Shown, end_copy, page, read_settings, write
+from app.snapshots.columns import ADD, KINDS, Shown, end_copy, page, read_settings, write
 
 _PIECE_BYTES = 32_768
 """Bytes of a blob in one line."""

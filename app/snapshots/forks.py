@@ -30,9 +30,9 @@ from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
-from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.messages.repository import REDACTION_LOCK
+from app.conversations.receipt import Compaction
 from app.conversations.repository import own_id_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import (
@@ -50,7 +50,7 @@ from app.conversations.windows import ActiveWindows, find_oldest_at, mentions_in
 from app.database.connections import Session, Statement
 from app.database.tables import TABLES
 from app.repositories import Database, Repositories
-from app.snapshots.rows import ADD, Shown, end_copy, insert_rows, read_settings, rows_of
+from app.snapshots.columns import ADD, Shown, end_copy, insert_rows, read_settings, rows_of
 
 BATCH_MESSAGES = 5_000
 """Messages that one statement copies, or whose blobs it copies, well within its timeout."""

@@ -52,7 +52,7 @@ from app.database.sql import edges
 from app.formats.message import FormatName
 from app.policy.policy import ToolOutputPolicy
 from app.repositories import Database, Repositories
-from app.snapshots.copies import (
+from app.snapshots.restored_messages import (
     SnapshotPart,
     SourceMessage,
     copy_id,

@@ -119,11 +119,7 @@ async def save_agent_snapshot(
     Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
     `422` if the window is empty.
     """
-    return _created(
-        await services(request).snapshots.save(
-            tenant_of(request), body.description if body else None, agent_id=agent_id
-        )
-    )
+    return await _saved(request, body, agent_id=agent_id)
 
 
 @router.post(
@@ -140,13 +136,12 @@ async def save_conversation_snapshot(
     Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
     `422` if the window is empty.
     """
-    return _created(
-        await services(request).snapshots.save(
-            tenant_of(request),
-            body.description if body else None,
-            conversation_id=conversation_id,
-        )
-    )
+    return await _saved(request, body, conversation_id=conversation_id)
+
+
+async def _saved(request: Request, body: SnapshotSave | None, **of: str) -> Response:
+    description = body.description if body else None
+    return _created(await services(request).snapshots.save(tenant_of(request), description, **of))
 
 
 @router.get(_PATH, summary="List snapshots")
@@ -164,7 +159,7 @@ async def list_snapshots(
     cursor: Cursor = None,
 ) -> SnapshotPage:
     """Return snapshots without their messages, newest first."""
-    before = cursors.decode_time(cursor, "snapshots") if cursor else None
+    before = cursors.decode(cursor, "snapshots")
     page = await services(request).snapshots.page(
         tenant_of(request),
         limit,
@@ -173,11 +168,7 @@ async def list_snapshots(
         agent_id=agent_id,
         public_id=conversation_id,
     )
-    following = None
-    if page.has_more:
-        last = page[-1]
-        following = cursors.encode("snapshots", last.created_at.isoformat(), last.snapshot_id)
-    return SnapshotPage(data=page, next_cursor=following)
+    return SnapshotPage.up_to("snapshots", page, "created_at", "snapshot_id")
 
 
 @router.post(
@@ -222,15 +213,10 @@ async def get_snapshot(
     service = services(request)
     snapshot, parts = await service.snapshots.find(tenant_of(request), snapshot_id)
     pages = service.restores.entries(snapshot, parts, content)
-    kind = "attachment" if download else "inline"
     # Windows allows no colons in file names.
     name = f"{snapshot.created_at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{snapshot_id}.json"
-    headers = {
-        "Content-Disposition": f'{kind}; filename="{name}"',
-        "X-Content-Type-Options": "nosniff",
-    }
-    body = await begun(_json_pieces(snapshot, pages))
-    return StreamingResponse(body, headers=headers, media_type="application/json")
+    disposition = f'{"attachment" if download else "inline"}; filename="{name}"'
+    return await _streamed(_json_pieces(snapshot, pages), disposition, "application/json")
 
 
 @router.delete(f"{_PATH}/{{snapshot_id}}", summary="Delete a snapshot")
@@ -263,6 +249,13 @@ async def restore_snapshot(
     return await service.restores.restore(tenant_id, snapshot_id, parts, target_id)
 
 
+async def _streamed(
+    pieces: AsyncGenerator[bytes], disposition: str, media_type: str
+) -> StreamingResponse:
+    headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(await begun(pieces), headers=headers, media_type=media_type)
+
+
 async def _json_pieces(snapshot: Snapshot, pages: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """Yield a snapshot as JSON."""
     before = dump(asdict(snapshot))[:-1] + b',"messages":['
@@ -286,9 +279,7 @@ def _created(saved: Snapshot) -> Response:
 )
 @large
 async def fork_conversation(
-    request: Request,
-    conversation_id: ConversationPath,
-    body: ForkRequest | None = None,
+    request: Request, conversation_id: ConversationPath, body: ForkRequest | None = None
 ) -> Response:
     """Create a conversation as a copy of this one up to a message.
 
@@ -321,11 +312,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     """
     export = services(request).exports.export(tenant_of(request), conversation_id)
     name = quote(public_id_of(request), safe="")
-    headers = {
-        "Content-Disposition": f"attachment; filename*=UTF-8''{name}.ndjson",
-        "X-Content-Type-Options": "nosniff",
-    }
-    return StreamingResponse(await begun(export), headers=headers, media_type=_NDJSON)
+    return await _streamed(export, f"attachment; filename*=UTF-8''{name}.ndjson", _NDJSON)
 
 
 @copies_router.post(

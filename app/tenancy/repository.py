@@ -1,4 +1,4 @@
-"""Tenants in PostgreSQL: keys, limits, model entries, creation keys.
+"""Tenants in PostgreSQL: keys, limits, creation keys.
 
 A creation key is the idempotency key of a request that creates a resource outside a conversation.
 """
@@ -10,18 +10,8 @@ from app.database.sql import delete_some, equal, insert
 from app.database.tables import CONVERSATION_TABLES, TABLES
 
 _TENANT = equal("tenant_id")
-_IS_MODEL = equal("tenant_id", "model")
 
 ADD = Statement(f"{insert('tenants', 'tenant_id')} ON CONFLICT (tenant_id) DO NOTHING")
-ADD_MODEL = Statement(f"""
-    {insert("models", "tenant_id", "model", "entry", updated_at="statement_timestamp()")}
-    ON CONFLICT (tenant_id, model) DO UPDATE
-    SET entry = excluded.entry, updated_at = excluded.updated_at
-""")
-LIST_MODELS = Statement(f"SELECT model, entry FROM models WHERE {_TENANT} ORDER BY model")
-FIND_MODEL = Statement(f"SELECT entry FROM models WHERE {_IS_MODEL}")
-REMOVE_MODEL = Statement(f"DELETE FROM models WHERE {_IS_MODEL}")
-
 SET_LIMITS = Statement(f"""
     {insert("tenants", "tenant_id", "requests_per_minute", "summarizer_calls_per_hour")}
     ON CONFLICT (tenant_id) DO UPDATE

@@ -33,8 +33,7 @@ _log = logging.getLogger("app.retention")
 DELETE_OLD = {
     table: Statement(
         delete_some(
-            table,
-            f"created_at < CAST(:before AS timestamptz) {_ENDED if table == 'jobs' else ''}",
+            table, f"created_at < CAST(:before AS timestamptz) {_ENDED if table == 'jobs' else ''}"
         ),
         is_long=True,
     )

@@ -19,6 +19,7 @@ from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, count_lines
 from app.blobs.repository import CHUNK_BEFORE_LINE, PAGE
 from app.blobs.stored_output import SEQ_REF, message_ref, output_text, stored_output_from
 from app.common.errors import Gone, NotFound
+from app.common.pages import Page, first_of
 from app.common.texts import sendable
 from app.conversations.conversation import Conversation
 from app.conversations.messages.row import StoredMessage, parse_stored
@@ -66,17 +67,17 @@ class BlobReader:
 
     async def page(
         self, tenant_id: str, conversation_id: str, limit: int, before: str | None
-    ) -> list[Blob]:
+    ) -> Page[Blob]:
         """Return blobs, newest first, after the one with the id `before`."""
         async with self._database.session() as session:
             await session.conversations.get(tenant_id, conversation_id)
             rows = await session.session.all(
                 PAGE,
                 conversation_id=conversation_id,
-                limit=limit,
+                limit=limit + 1,
                 before=before and sendable(before),
             )
-        return [read(Blob, row) for row in rows]
+        return first_of([read(Blob, row) for row in rows], limit)
 
     async def check(self, tenant_id: str, conversation_id: str) -> None:
         """Raise NotFound if the conversation does not exist."""

@@ -40,9 +40,9 @@ from app.prompt.schemas import (
     ToolSearchAnswer,
     ToolSearchRequest,
 )
+from app.tool_output.collection import CollectedBlobs
 from app.tool_output.grep import MAX_PATTERN_CHARACTERS, GrepResult
 from app.tool_output.slices import OutputBytes, OutputLines
-from app.tool_output.uploads import CollectedBlobs
 
 router = APIRouter(route_class=WireRoute, tags=["blobs"])
 tools_router = APIRouter(route_class=WireRoute, tags=["tools"])
@@ -132,16 +132,11 @@ async def upload_blob(
     request: Request,
     conversation_id: ConversationPath,
     tool_name: Annotated[
-        str | None,
-        Query(max_length=256, pattern=NAME_PATTERN, description="Name of the tool."),
+        str | None, Query(max_length=256, pattern=NAME_PATTERN, description="Name of the tool.")
     ] = None,
     tool_call_id: Annotated[
         str | None,
-        Query(
-            max_length=256,
-            description="Id of the tool call.",
-            pattern=r"^[^\u0000]*$",
-        ),
+        Query(max_length=256, description="Id of the tool call.", pattern=r"^[^\u0000]*$"),
     ] = None,
 ) -> Response:
     """Store the raw body as a stream, up to `CONTEXT_MAX_BLOB_BYTES`, with its `Content-Type`.
@@ -171,13 +166,9 @@ async def list_blobs(
     request: Request, conversation_id: ConversationPath, limit: Limit = 50, cursor: Cursor = None
 ) -> BlobPage:
     """Return the blobs of a conversation, newest first, without collected ones."""
-    before = cursors.decode_name(cursor, "blobs") if cursor else None
-    page = await services(request).blobs.page(
-        tenant_of(request), conversation_id, limit + 1, before
-    )
-    has_more = len(page) > limit
-    next_cursor = cursors.encode("blobs", page[limit - 1].id) if has_more else None
-    return BlobPage(data=[Blob.of(blob) for blob in page[:limit]], next_cursor=next_cursor)
+    before = cursors.decode(cursor, "blobs")
+    page = await services(request).blobs.page(tenant_of(request), conversation_id, limit, before)
+    return BlobPage.up_to("blobs", page, "id", data=[Blob.of(blob) for blob in page])
 
 
 @router.post(f"{_BLOBS}/collect", summary="Collect blobs")
@@ -189,7 +180,7 @@ async def collect_blobs(
     With the policy's `collection.drop_compacted`, also the blobs whose messages are all compacted:
     the transcript keeps their previews, with `content_collected`.
     """
-    return await services(request).uploads.collect(
+    return await services(request).collection.collect(
         tenant_of(request), conversation_id, dry_run=body is not None and body.dry_run
     )
 

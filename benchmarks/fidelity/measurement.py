@@ -1,116 +1,236 @@
-"""The runs of the benchmark, the service they are sent to, and the section that reports them.
-
-1. Without a model: every session at every budget with every strategy.
-2. With the scripted models: half of the sessions, at one budget.
-"""
+"""The runs of the judge, and the section that reports them."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
-from multiprocessing import get_context
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
 
-from benchmarks.fidelity.drive import Job, Seen, run, session_of
-from benchmarks.fidelity.planted.wording import Kind
-from benchmarks.fidelity.scripted_model import MODELS, ScriptedModel, summarised_by
+from app.cli.demo import Client
+from benchmarks.fidelity import coding, kit, reading
+from benchmarks.fidelity.chat import Chat
+from benchmarks.fidelity.facts import Fact
+from benchmarks.fidelity.matching import stale, survives
+from benchmarks.fidelity.sessions import KINDS, Message, planted, recorded, tokens_of
 from benchmarks.figures import Section
-from benchmarks.processes import service
+from benchmarks.processes import CpuMeter, service
 from benchmarks.stage import database, report
+from tests.payload_tokens import encoding, payload_texts, payload_tokens
+from tests.recorded import source
 
-STRATEGIES = ("sandwich", "retain_summary", "chain", "tree_summary")
-BUDGETS = (0.1, 0.2, 0.3)
-MODEL_BUDGET = 0.2
-"""The budget of all columns but those that name theirs."""
-SESSIONS, QUICK_SESSIONS = 12, 2
-PROCESSES = 2
-STANDING = (Kind.STANDING, Kind.STANDING_OTHER)
-TYPED = (Kind.SAFETY, Kind.CONSTRAINT, Kind.FACT, Kind.GOAL, Kind.PREFERENCE)
-"""The kinds whose mean is the share of typed facts that survive."""
-HEADER = (
-    "summaries by",
-    "strategy",
-    "typed facts",
-    "standing instructions",
-    "newest of updated",
-    "stale",
-    "within target",
-    "over, and said",
-    "longer than half of the source",
-    "todo items",
-    "first request whole",
-    "tokens sent, of the conversation's",
-)
-Rows = dict[tuple[str, str], dict[float, Seen]]
-"""What was seen, by who summarises and strategy, then by budget."""
+PARTS = ("kit", "planted", "coding", "time")
+KIT_STRATEGIES = ("retain_summary", "sandwich", "tree_summary")
+TARGETS = (1_000, 2_000, 4_000, 8_000)
+KIT_SESSIONS, PLANTED_SESSIONS, CODING_SESSIONS = 16, 6, 15
+REPLACED = "replaced stated, as current + before the newest"
+TIMED_TOKENS, TIMED_TARGET, TIMES = 100_000, 20_000, 5
 
 
 def measure(quick: bool) -> Section:
-    """Drive and judge every session."""
-    began = time.monotonic()
-    seeds = [f"report-{number}" for number in range(1, (QUICK_SESSIONS if quick else SESSIONS) + 1)]
-    of_models = [] if quick else seeds[::2]
-    jobs = [*_jobs(seeds, of_models)]
-    rows: Rows = defaultdict(lambda: defaultdict(Seen))
-    with (
-        ScriptedModel([session_of(seed) for seed in of_models]) as model,
-        database() as (data_dir, _, log),
-        service(data_dir, "--no-worker", environ=summarised_by(model.api_base), log=log) as served,
-        ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool,
-    ):
-        found = pool.map(run, repeat(f"http://127.0.0.1:{served.port}"), jobs)
-        for number, (job, seen) in enumerate(zip(jobs, found, strict=True), 1):
-            rows[job.writer.rpartition("/")[2], job.strategy][job.share].add(seen)
-            if number % 24 == 0:
-                report(f"fidelity: {number} of {len(jobs)} runs")
+    """Judge on the reporting seeds and sessions."""
+    return measured(is_tuning=False, seed=None, parts=PARTS, is_quick=quick)
+
+
+def measured(
+    *,
+    is_tuning: bool,
+    seed: int | None,
+    parts: Sequence[str],
+    is_quick: bool = False,
+    is_shown: bool = False,
+    lists: Path | None = None,
+) -> Section:
+    """Return the tables; seeds and sessions are even for tuning, odd for reporting."""
+    first = int(time.time() // 86_400) * 100 if seed is None else seed
+    first += first % 2 == is_tuning
     section = Section("fidelity", "what a payload states after five compactions")
-    section.add_text(
-        f"{len(seeds)} sessions with planted statements, {len(jobs)} runs of five compactions in"
-        f" {time.monotonic() - began:.0f} s. The budget is `target_tokens` as a share of the"
-        " conversation's tokens; tokens are counted apart from the service. Survival is given for"
-        f" each budget ({' · '.join(f'{share:.0%}' for share in BUDGETS)}), the other columns at"
-        f" {MODEL_BUDGET:.0%}."
-    )
-    section.add_table(HEADER, _cells(rows))
-    if of_models:
+    with (
+        database() as (data_dir, _, log),
+        service(data_dir, "--no-worker", log=log) as served,
+        closing(Client(f"http://127.0.0.1:{served.port}")) as client,
+    ):
+        judge = _Judge(client, first, is_tuning, is_quick, is_shown, lists)
         section.add_text(
-            f"The scripted models counted {model.figures['calls']:,} calls with"
-            f" {model.figures['input_tokens']:,} input tokens."
+            f"{'Tuning' if is_tuning else 'Reporting'} seeds from {first} in steps of 2, sessions"
+            f" of {source()}. Payloads have neither system prompt nor tools."
         )
+        if "kit" in parts:
+            judge.kit(section)
+        if "planted" in parts:
+            judge.planted(section)
+        if "coding" in parts:
+            judge.coding(section)
+        if "time" in parts:
+            meter = CpuMeter(data_dir)
+            judge.time(section, lambda: meter.read(served).server)
     return section
 
 
-def _jobs(seeds: list[str], of_models: list[str]) -> Iterator[Job]:
-    for strategy in STRATEGIES:
-        for seed in seeds:
-            for share in BUDGETS:
-                yield Job(seed, strategy, share)
-        for seed in of_models:
-            for name in MODELS:
-                yield Job(seed, strategy, MODEL_BUDGET, name)
+class _Judge:
+    def __init__(
+        self,
+        client: Client,
+        first: int,
+        is_tuning: bool,
+        is_quick: bool,
+        is_shown: bool,
+        lists: Path | None,
+    ) -> None:
+        self._client, self._first, self._is_tuning = client, first, is_tuning
+        self._is_quick, self._is_shown, self._lists = is_quick, is_shown, lists
+
+    def _seeds(self, count: int) -> range:
+        count = 2 if self._is_quick else count
+        return range(self._first, self._first + 2 * count, 2)
+
+    def kit(self, section: Section) -> None:
+        """Judge the kit's generated sessions."""
+        if not kit.is_installed():
+            section.add_text(kit.NEEDED)
+            return
+        rows = []
+        for strategy in KIT_STRATEGIES:
+            for is_whole in (False, True):
+                seen = Counter[str]()
+                for seed in self._seeds(KIT_SESSIONS):
+                    seen += kit.run(self._client, seed, strategy, is_whole=is_whole)
+                rows.append(
+                    (
+                        strategy,
+                        "payload" if is_whole else "summary",
+                        f"{seen['sessions']} of {seen['sessions'] + seen['too_long']}",
+                        _share(seen["size"], seen["limit"] / kit.SHARE),
+                        _share(seen["survived"], seen["facts"]),
+                        f"{seen['newest']} of {seen['old']}",
+                        f"{seen['current']} + {seen['beside']} of {seen['old']}",
+                    )
+                )
+                report(f"fidelity: kit, {strategy}")
+        section.add_table(
+            ("generated by the kit", "at most a fifth is", "sessions within it", "of the source",
+             "facts", "newest of replaced", REPLACED),
+            rows,
+        )  # fmt: skip
+
+    def planted(self, section: Section) -> None:
+        """Judge facts in recorded sessions."""
+        seen: dict[str, dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+        for kind in KINDS:
+            for seed in self._seeds(PLANTED_SESSIONS):
+                session = planted(kind, seed, is_tuning=self._is_tuning)
+                for target in TARGETS:
+                    chat = Chat(self._client, session.tokens)
+                    for part in session.rounds():
+                        chat.append(part)
+                        chat.compact(target)
+                    text, written = chat.text, chat.written
+                    seen[kind][target]["over"] += payload_tokens(chat.payload) > target
+                    seen[kind][target]["runs"] += 1
+                    for fact in session.facts:
+                        found = _found(fact, text, written)
+                        for name in (kind, fact.form, *(["corrected"] if fact.second else ())):
+                            seen[name][target] += found
+                        if self._is_shown and (not found["survived"] or found["stale"]):
+                            report(f"{session.name} {seed} {target} {_told(fact, found)}")
+            report(f"fidelity: facts in {kind}")
+        rows, forms = [], []
+        for name, by_target in sorted(seen.items()):
+            columns = [by_target[target] for target in TARGETS]
+            row = [name, *(_share(each["survived"], each["facts"]) for each in columns)]
+            if name not in KINDS:
+                forms.append(row)
+                continue
+            over = " · ".join(str(each["over"]) for each in columns)
+            old = " · ".join(f"{each['current']} + {each['beside']}" for each in columns)
+            rows.append([*row, f"{over} of {columns[0]['runs']}", f"{old} of {columns[0]['old']}"])
+        header = ("facts in recorded sessions", *(f"{target:,} tokens" for target in TARGETS))
+        section.add_table((*header, "over the target", REPLACED), rows)
+        section.add_table(header, forms)
+
+    def coding(self, section: Section) -> None:
+        """Judge coding sessions that are compacted once, and write the reading lists."""
+        rows = []
+        for kind in ("coding", "text"):
+            seen = Counter[str]()
+            found = [
+                session
+                for session in recorded(is_tuning=self._is_tuning)[kind]
+                if session.tokens >= coding.LEAST_TOKENS
+            ]
+            for session in found[: 2 if self._is_quick else CODING_SESSIONS]:
+                counts, chat = coding.run(self._client, session)
+                seen += counts
+                if self._is_shown:
+                    report(f"{session.name} {dict(counts)}")
+                if self._lists:
+                    reading.write(self._lists, session, chat)
+            rows.append(
+                (
+                    kind,
+                    *(f"{seen[name]} of {seen['sessions']}" for name in ("first", "newest")),
+                    f"{seen['lost']} of {seen['requests']}",
+                    f"{seen['shown']} of {seen['fixed']}",
+                    _share(seen["copied"], seen["lines"]),
+                )
+            )
+        section.add_table(
+            (f"forced to {coding.TARGET:,} tokens", "first request whole", "newest request whole",
+             "requests lost", "fixed errors shown", "lines copied from output"),
+            rows,
+        )  # fmt: skip
+
+    def time(self, section: Section, cpu: Callable[[], float]) -> None:
+        """Measure a compaction, and beside it what it takes to count the tokens of its text."""
+        messages = _long(self._is_tuning)
+        texts = [text for raw in messages for text in payload_texts({"messages": [raw]})]
+        encode = encoding().encode_ordinary
+        spent, floors = [], []
+        for _ in range(TIMES):
+            chat = Chat(self._client, TIMED_TOKENS)
+            chat.append(messages)
+            before = cpu()
+            chat.compact(TIMED_TARGET)
+            spent.append(cpu() - before)
+            began = time.process_time()
+            for text in texts:
+                encode(text)
+            floors.append(time.process_time() - began)
+        section.add_text(
+            f"A compaction of {TIMED_TOKENS:,} tokens with the build after it takes"
+            f" {1_000 * median(spent):.0f} ms of CPU; tiktoken counts the same text in"
+            f" {1_000 * median(floors):.0f} ms."
+        )
 
 
-def _cells(rows: Rows) -> Iterator[list[str]]:
-    for (writer, strategy), by_budget in sorted(rows.items()):
-        found = [by_budget[share] for share in sorted(by_budget)]
-        seen = by_budget[MODEL_BUDGET]
-        kinds = (TYPED, STANDING, (Kind.UPDATE,))
-        yield [
-            writer,
-            strategy,
-            *(" · ".join(_survival(each, kind) for each in found) for kind in kinds),
-            f"{seen.stale} of {seen.old_values}",
-            f"{seen.within} of {seen.compactions}",
-            f"{seen.said}",
-            f"{sum(ratio > 0.5 for ratio in seen.of_source)} of {len(seen.of_source)}",
-            f"{seen.todos_kept} of {seen.todos}",
-            f"{seen.whole_requests} of {seen.runs}",
-            f"{seen.sent_tokens / seen.conversation_tokens:.2f}" if seen.sent_tokens else "-",
-        ]
+def _long(is_tuning: bool) -> list[Message]:
+    """Return messages of so many tokens, of coding sessions in order."""
+    found: list[Message] = []
+    size = 0
+    for number, session in enumerate(recorded(is_tuning=is_tuning)["coding"]):
+        for message in session.renamed(number):
+            if size >= TIMED_TOKENS and message["role"] == "user":
+                return found
+            found.append(message)
+            size += tokens_of(message)
+    return found
 
 
-def _survival(seen: Seen, kinds: Sequence[Kind]) -> str:
-    planted = sum(seen.planted[kind] for kind in kinds)
-    return f"{sum(seen.survived[kind] for kind in kinds) / planted:.0%}"
+def _found(fact: Fact, text: str, written: str) -> Counter[str]:
+    how = stale(fact, text, written)
+    seen = Counter[str](facts=1, survived=int(survives(fact, text)))
+    if fact.old:
+        seen += Counter({"old": 1, "stale": int(bool(how)), how or "gone": 1})
+    return seen
+
+
+def _told(fact: Fact, found: Counter[str]) -> str:
+    how = "stale" if found["survived"] else "lost"
+    return f"{how} {json.dumps([fact.form, fact.first, fact.second], ensure_ascii=False)}"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole else "-"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.formats import ToolDefinition
-from app.tool_output.tools import ToolRanking
+from app.tool_output.tool_search import ToolRanking
 
 
 def tool(name: str, description: str = "", **properties: Any) -> ToolDefinition:

@@ -58,8 +58,7 @@ def judge(payload: dict[str, Any], facts: Facts) -> list[Finding]:
     read = objects(messages)
     is_beta = bool(facts.betas or _BETA & payload.keys() or compactions(read))
     findings.found += check_type(
-        request,
-        BetaMessageCreateParamsNonStreaming if is_beta else MessageCreateParamsNonStreaming,
+        request, BetaMessageCreateParamsNonStreaming if is_beta else MessageCreateParamsNonStreaming
     )
     for index, message in enumerate(messages):
         hint = BetaMessageParam if is_beta else MessageParam

@@ -18,18 +18,17 @@ from uuid_utils import uuid7
 from app.blobs.store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.common.pages import Page
-from app.compaction.receipts import ReceiptService
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summariser import Summariser
+from app.compaction.undo import ReceiptService
 from app.context.build import ContextService
 from app.context.repository import ContextRepository
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.usage_service import UsageService
-from app.conversations.compaction_receipt import Compaction, CompactResult
 from app.conversations.conversation import Conversation
 from app.conversations.events import Cursor
 from app.conversations.messages.repository import LogRepository
@@ -37,14 +36,16 @@ from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.service import AppendAnswer, LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
+from app.conversations.other_conversations import OtherConversations
+from app.conversations.receipt import Compaction, CompactResult
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.statuses import Statuses
 from app.conversations.windows import ActiveWindows
 from app.database.connections import Store
 from app.formats import parse_tool
 from app.formats.message import FormatName
+from app.jobs.leases import Leases
 from app.models.budget import ModelInfo
 from app.models.registry import ModelRegistry
 from app.models.tokenizer import LocalTokenizer
@@ -52,7 +53,6 @@ from app.models.tokens import count_payload_messages, count_system, estimate_too
 from app.models.usage import Completion, ModelCall, TokenUsage
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database, Repositories
-from app.work.leases import Leases
 
 TENANT = "default"
 CHAT, ANTHROPIC = FormatName.OPENAI_CHAT, FormatName.ANTHROPIC
@@ -235,7 +235,7 @@ class Harness:
                 cache or PayloadCache(64 << 20),
                 self.active,
                 self.compaction,
-                Statuses(self.database, self.clock.utc),
+                OtherConversations(self.database, self.clock.utc),
                 new_id,
             )
         )

@@ -1,10 +1,12 @@
 """What a model's summary must not lose: the words of users, and what calls did.
 
-1. Statements and short messages of users are `kept`: they are put above the model's text word for
-   word, whatever it answers, in whatever language. They take at most half of the summary, in a
-   tree half of all summaries; of more the newest stay. [summary.checklist]
-2. A line of the answer that repeats one of them is left out. One that stands below its heading of
-   standing instructions and that no user said is marked as the summariser's.
+1. What users said is `kept`: it is put above the model's text word for word, whatever it answers,
+   in whatever language. It takes at most half of the summary, in a tree half of all summaries.
+   Short messages come first, whole, then the sentences of longer ones, those with a value first;
+   what has only words that many have comes last. Of a kind the first and the newest stay.
+   [summary.checklist]
+2. The model's text stands below a line that says whose it is. A line that repeats what is kept is
+   left out; one of its standing instructions that no user said in these words is marked.
 3. The next summary reads them back from the section of the one before.
 4. The model is sent the state of the work as well.
 """
@@ -12,19 +14,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.compaction.summaries.digest import HEADING, MORE, Digest, Section
-from app.compaction.summaries.sentences import statement_of
-from app.compaction.summaries.writing import NOTHING, fitted
+from app.compaction.summaries.digest import ASKED, Digest
+from app.compaction.summaries.sections import HEADING, MORE, NOTHING, Section
+from app.compaction.summaries.sentences import is_prose, pieces, sentences, shortened, statement_of
+from app.compaction.summaries.writing import fitted
 from app.models.tokens import CountText
 
 KEPT_SHARE = 0.5
 """The share of a summary that kept statements may take."""
 KEPT_HEADING = "## Said by the user, word for word"
+WRITTEN = "## Written by the summariser, not by the user"
+OURS = (KEPT_HEADING, WRITTEN, HEADING, MORE)
+"""How lines begin that are no model's."""
 MAX_KEPT_CHARS = 300
-NOT_SAID = " (added by the summariser)"
+NOT_SAID = " (in the summariser's words)"
 _STANDING = re.compile(r"^#{1,4} *\**standing instructions", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)])\s+")
 _OTHERS = frozenset(Section) - {Section.STATED, Section.REQUESTS, Section.SAID, Section.EARLIER}
@@ -32,10 +39,15 @@ _OTHERS = frozenset(Section) - {Section.STATED, Section.REQUESTS, Section.SAID, 
 
 @dataclass(frozen=True, slots=True)
 class Checklist:
-    """What a summary must not lose; `others` is the text of what is not kept."""
+    """What a summary must not lose.
+
+    `said` is all that users said, of which the newest is kept. `others` is the text of what calls
+    did, which is not kept.
+    """
 
     kept: tuple[str, ...] = ()
     others: str = ""
+    said: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -48,22 +60,40 @@ def checklist_of(
 ) -> Checklist:
     """Return what of a digest a summary must not lose (rules 1 and 4)."""
     digest.finish()
-    users = [each for each in digest.stated.values() if each.by_user]
-    requests = [text for text in digest.requests.values() if len(text) <= MAX_KEPT_CHARS]
-    said = [each.text for each in users if not each.request]
-    inside = [each.text for each in users if each.request]
-    places = {text: at for at, text in enumerate((*requests, *inside, *said))}
-    kept: list[str] = []
+    found = list(_said(digest))
+    texts = [text for text, _ in found]
+    stems = [statement_of(_flat(text)).stems for text in texts]
+    often = Counter(stem for each in stems for stem in each)
+    common = {stem for stem, times in often.items() if times >= max(4, len(found) // 5)}
+
+    def rank(at: int) -> tuple[bool, int, bool, int]:
+        return bool(stems[at]) and stems[at] <= common, found[at][1], at > 0, -at
+
+    kept: set[int] = set()
     shown, remaining = "", kept_tokens - count(KEPT_HEADING) - 2
-    for text in (*reversed(said), *reversed(requests), *reversed(inside)):
-        cost = count(_item(text)) + 1
-        if cost <= remaining and _flat(text) not in shown:
-            kept.append(text)
+    for at in sorted(range(len(found)), key=rank):
+        cost = count(_item(texts[at])) + 1
+        if cost <= remaining and _flat(texts[at]) not in shown:
+            kept.add(at)
             remaining -= cost
-            shown += f" {_flat(text)}"
-    kept.sort(key=places.__getitem__)
+            shown += f" {_flat(texts[at])}"
     others = fitted(digest, others_tokens, count, sections=_OTHERS).text
-    return Checklist(tuple(kept), "" if others == NOTHING else others)
+    listed = tuple(texts[at] for at in sorted(kept))
+    return Checklist(listed, "" if others == NOTHING else others, frozenset(map(_flat, texts)))
+
+
+def _said(digest: Digest) -> Iterator[tuple[str, int]]:
+    """Yield what users said, oldest first, each with its rank (rule 1)."""
+    for stated in digest.stated.values():
+        if stated.by_user and not stated.request:
+            yield stated.text, 0
+    for text in digest.requests.values():
+        if len(text) <= MAX_KEPT_CHARS:
+            yield text, 0
+            continue
+        found = [each for each in sentences(text.partition(ASKED)[0]) if is_prose(each)]
+        for each in found:
+            yield each, 1 if statement_of(each).is_strong else 1 + len(found)
 
 
 def kept_text(kept: Sequence[str]) -> str:
@@ -86,7 +116,7 @@ def split_kept(summaries: str) -> tuple[list[str], str]:
             kept[-1] += f"\n{line[2:]}"
         else:
             is_kept = line == KEPT_HEADING
-            if not is_kept and not line.startswith(MORE):
+            if not is_kept and line != WRITTEN and not line.startswith(MORE):
                 other.append(line)
     return kept, "\n".join(other).strip()
 
@@ -103,52 +133,46 @@ def read_summary(digest: Digest, text: str) -> None:
 def read_kept(digest: Digest, text: str) -> None:
     """Take up what earlier summaries keep, or the statements of one without a model."""
     for each in split_kept(text)[0]:
-        digest.restore_stated(each)
+        if len(pieces(each)) > 1:
+            digest.restore_request(each)
+        else:
+            digest.restore_stated(each)
     if HEADING in text:
         digest.read(text[text.index(HEADING) :])
 
 
 def with_kept(
-    answer: str,
-    kept: Sequence[str],
-    closing: str,
-    max_tokens: int | None = None,
-    count: CountText = len,
+    answer: str, checklist: Checklist, closing: str, max_tokens: int, count: CountText
 ) -> str:
     """Return the text of a summary: what is kept, what a model wrote, and the last line.
 
-    Of an answer that is too long for `max_tokens` beside them, the last lines are left out.
+    Of an answer that is too long beside them, sentences in the middle are left out.
     """
-    own = _own_lines(answer, kept)
-
-    def joined() -> str:
-        return "\n\n".join(filter(None, (kept_text(kept), "\n".join(own).strip(), closing)))
-
-    while max_tokens is not None and own and (tokens := count(joined())) > max_tokens:
-        excess = len(own) * (tokens - max_tokens) // tokens
-        own = own[: min(len(own) - 1, len(own) - excess)]
-    return joined()
+    above, own = kept_text(checklist.kept), "\n".join(_own_lines(answer, checklist)).strip()
+    heading = f"{WRITTEN}\n" if above and own else ""
+    room = max_tokens - count("\n\n".join((above, heading, closing)))
+    if count(own) > room:
+        own = shortened(own, room, count)
+    return "\n\n".join(filter(None, (above, f"{heading}{own}" if own else "", closing)))
 
 
-def _own_lines(answer: str, kept: Sequence[str]) -> list[str]:
+def _own_lines(answer: str, checklist: Checklist) -> list[str]:
     """Return the lines of an answer without those that are kept (rule 2)."""
-    said = set(map(_flat, kept))
-    stems = frozenset(stem for text in kept for stem in statement_of(_flat(text)).stems)
+    kept = set(map(_flat, checklist.kept))
     lines: list[str] = []
     is_standing = False
-    for line in answer.split("\n"):
-        text = _LIST_MARK.sub("", line)
+    for line in (*answer.split("\n"), "#"):
+        text = _flat(_LIST_MARK.sub("", line))
+        if line.startswith(OURS) or (text and text in kept):
+            continue
         if line.startswith("#"):
-            is_standing = _STANDING.match(line) is not None
-        elif _flat(text) in said or line == KEPT_HEADING or line.startswith((HEADING, MORE)):
-            continue
-        elif is_standing and text.strip() and kept and NOT_SAID not in line:
-            own = statement_of(_flat(text)).stems
-            lines.append(line if 2 * len(own & stems) >= len(own) else f"{line}{NOT_SAID}")
-            continue
+            is_standing = bool(kept) and _STANDING.match(line) is not None
+            if lines and lines[-1].startswith("#"):
+                lines.pop()  # a heading without a line below it
+        elif is_standing and text and text not in checklist.said and NOT_SAID not in line:
+            line = f"{line}{NOT_SAID}"  # noqa: PLW2901
         lines.append(line)
-    pairs = zip(lines, [*lines[1:], "#"], strict=True)  # no heading without a line below it
-    return [line for line, after in pairs if not (line.startswith("#") and after.startswith("#"))]
+    return lines[:-1]
 
 
 def _item(text: str) -> str:

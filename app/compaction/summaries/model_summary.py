@@ -1,14 +1,14 @@
-"""Summaries by a model: chunks, calls, retries and fallback models.
+"""Summaries by a model: chunks, attempts and fallback models.
 
 1. What does not fit the model's context window is cut between call groups. The summary of each
    chunk is carried into the next call. Only a group larger than a chunk is cut inside.
    [summary.bounded-input]
-2. An answer that is not accepted is requested once more with a stricter prompt; then it is a
-   failure. [summary.accepted-answers]
-3. A call that is rate-limited or fails is retried after a pause; then the fallback models are
-   called in order. Six failed calls or the deadline of the run end it. [summary.retries]
-4. Counting and masking happen in a thread, so that the event loop is never blocked.
-5. Texts are masked whole, then shortened to a share of what they are made from.
+2. One rule decides what follows a failed attempt (`_has_next`): an answer that is not accepted is
+   requested once more with a stricter prompt and more room; a model that is limited or fails is
+   called again after a pause; a chunk that is too large is halved; else the next model is called.
+   Six failed calls or the deadline of the run end it. [summary.accepted-answers, summary.retries]
+3. Counting and masking happen in a thread, so that the event loop is never blocked.
+4. Texts are masked whole, then shortened to a share of what they are made from.
    [summary.capped-input]
 """
 
@@ -50,14 +50,14 @@ from app.compaction.summaries.transcript import (
 from app.compaction.summaries.writing import SummaryScope
 from app.conversations.messages.row import LogRow
 from app.conversations.view import Span
-from app.models.budget import INEXACT_MARGIN, ModelInfo, Models, merged_entry
+from app.models.budget import INEXACT_MARGIN, Models, merged_entry
 from app.models.tokens import Tokenizer
-from app.models.usage import Completion, Gateway, ModelCall
+from app.models.usage import Gateway, ModelCall
 
 MAX_FAILED_CALLS = 6
 MAX_PAUSE_SECONDS = 20.0
 """A provider that requests a longer pause before the next call is not waited for."""
-MIN_CHUNK_TOKENS = 128
+MIN_CHUNK_TOKENS, CHUNK_MARGIN_TOKENS = 128, 16
 WORDS_PER_TOKEN = 0.6
 SENT_SHARE = 0.25
 """The share of its source that a model is sent, instructions and earlier summary included."""
@@ -67,10 +67,11 @@ MIN_TRANSCRIPT_TOKENS = 384
 CHECKLIST_SHARE = 0.04
 """The share of its source that statements which are not kept may take in a checklist."""
 MIN_ANSWER_TOKENS = 32
+THINKING_TOKENS = 2048
+"""How much longer a second answer may be: some models think within their limit."""
 
 _RETRIED = frozenset({"rate_limited", "provider_error"})
 _MODEL_UNAVAILABLE = _RETRIED | {"timeout", "authentication", "circuit_open"}
-_FINAL = frozenset({"bad_answer", "spend_guard"})
 _NOT_CALLED = frozenset({"circuit_open", "spend_guard"})
 
 FindEntry = Callable[[str, str], Awaitable[str | None]]
@@ -130,35 +131,30 @@ class SummaryTask:
         return frozenset(i for i, row in enumerate(rows) if row.seq in self.verbatim_seqs)
 
 
-@dataclass(slots=True)
 class ModelSummary:
     """Makes one summary by a model.
 
-    `groups` are what it summarises, `digest` has its checklist. What is
-    kept has the room of the scope's `kept_tokens`, by default half of `max_tokens`; the model's
-    text has half of these in any case. `summary` and `retain` cover the texts before
-    `remaining_texts`.
+    `groups` are what it summarises, `digest` has its checklist. What is kept has the room of the
+    scope's `kept_tokens`, by default half of `max_tokens`; the model's text has half of these in
+    any case. `summary` and `retain` cover the texts before `remaining_texts`.
     """
 
-    access: ModelAccess
-    task: SummaryTask
-    groups: Sequence[PartGroup]
-    digest: Digest | None = None
-    has_verbatim: bool = False
-    of_summaries: bool = False
-    max_chunk_tokens: int | None = None
-    run: SummariserRun = field(init=False)
-    summary: str = field(init=False)
-    retain: str | None = field(init=False)
-    max_tokens: int = field(init=False)
-    checklist: Checklist = field(init=False, default_factory=Checklist)
-    remaining_texts: Sequence[TextGroup] = field(init=False, default=())
-    models: list[str] = field(init=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        task = self.task
+    def __init__(
+        self,
+        access: ModelAccess,
+        task: SummaryTask,
+        groups: Sequence[PartGroup],
+        digest: Digest | None = None,
+    ) -> None:
+        self.access, self.task, self.groups, self.digest = access, task, groups, digest
         self.run, self.max_tokens = task.run, task.max_tokens
         self.summary, self.retain = task.previous or "", task.retained
+        self.checklist = Checklist()
+        self.remaining_texts: Sequence[TextGroup] = ()
+        self.models: list[str] = []
+        self.is_strict, self.tries, self.chunk_tokens = False, 1, 0
+        self.max_chunk_tokens: int | None = None
+        self.pause_seconds: float | None = None
 
     async def make(self) -> SummaryResult:
         """Return the summary; raises ServiceUnavailable."""
@@ -173,11 +169,30 @@ class ModelSummary:
                 run.infos[model] = bundled if entry is None else merged_entry(model, bundled, entry)
         await asyncio.to_thread(self._prepare_texts)
         run.prompt_hash = prompt_hash(task.request)
-        while not await self._summarise_chunk():
-            pass
-        kept, limit = self.checklist.kept, self.max_tokens + self._count(closing)
+        first_pause = self.access.settings.backoff_seconds
+        backoff = wait_exponential_jitter(first_pause, MAX_PAUSE_SECONDS, jitter=first_pause)
+
+        def pause(state: RetryCallState) -> float:
+            asked = self.pause_seconds
+            return 0.0 if asked is None else max(backoff(state), asked)
+
+        is_first = True
+        while is_first or self.remaining_texts:
+            is_first, self.is_strict, self.tries = False, False, 1
+            attempts = AsyncRetrying(
+                sleep=self.access.sleep,
+                retry=retry_if_exception(self._has_next),
+                wait=pause,
+                stop=lambda state: self.access.now() + state.upcoming_sleep >= run.deadline,
+                reraise=True,
+            )
+            made: tuple[SummaryResult, list[TextGroup]] = await attempts(self._attempt)
+            answer, self.remaining_texts = made
+            # An answer that retains nothing new does not drop what was retained before.
+            self.summary, self.retain = answer.text, answer.retain or self.retain
+        limit = self.max_tokens + self._count(closing)
         text = await asyncio.to_thread(
-            with_kept, self.summary, kept, closing, limit if kept else None, self._count
+            with_kept, self.summary, self.checklist, closing, limit, self._count
         )
         return SummaryResult(text, self.retain if task.request.wants_retain else None)
 
@@ -189,14 +204,14 @@ class ModelSummary:
         _, self.summary = split_kept(self.summary)
         groups = [tuple(part.changed(self._mask) for part in group) for group in self.groups]
         source_tokens = sum(count(part.full_text) for group in groups for part in group)
-        others_tokens = int(source_tokens * CHECKLIST_SHARE)
         self.max_tokens = max(MIN_ANSWER_TOKENS, self.max_tokens - count(scope.closing.text))
         if digest is not None:
             half = int(self.max_tokens * KEPT_SHARE)
+            others_tokens = int(source_tokens * CHECKLIST_SHARE)
             room = max(half, scope.kept_tokens or 0)
             self.checklist = checklist_of(digest, room, others_tokens, count)
             self.max_tokens += max(0, count(kept_text(self.checklist.kept)) - half)
-        fixed_tokens = sum(count(part["content"]) for part in self._call("", False).messages)
+        fixed_tokens = sum(count(part["content"]) for part in self._call("").messages)
         limit = max(
             MIN_TRANSCRIPT_TOKENS,
             int(source_tokens * TRANSCRIPT_SHARE),
@@ -210,175 +225,115 @@ class ModelSummary:
     def _mask(self, text: str) -> str:
         return mask_secrets(text, self.access.secrets)
 
-    def _prompt(self, strict: bool) -> SummaryPrompt:
-        """Return what the model is asked.
+    def _limits(self) -> tuple[int, int]:
+        """Return the tokens of the answer and of the input, beside each other in the window.
+
+        The answer takes the requested ones, at most the model's limit and half of its window.
+        """
+        info = self.run.infos.get(self.models[0])
+        known = (info.context_window or info.max_input_tokens) if info else None
+        window = known or self.access.settings.context_window
+        most = (info.max_output_tokens if info else None) or window
+        wanted = self.max_tokens + (THINKING_TOKENS if self.is_strict else 0)
+        answer_tokens = max(1, min(wanted, most, window // 2))
+        input_tokens = window - answer_tokens
+        if info and info.max_input_tokens:
+            input_tokens = min(input_tokens, info.max_input_tokens)
+        return answer_tokens, int(input_tokens / (1 + (info.margin if info else INEXACT_MARGIN)))
+
+    def _call(self, chunk: str) -> ModelCall:
+        """Return the call for a chunk.
 
         What is put above the answer takes room; an answer that repeats it is not cut off.
         """
-        kept_tokens = self._count(kept_text(self.checklist.kept))
-        own_tokens = max(MIN_ANSWER_TOKENS, self._answer_tokens() - kept_tokens)
-        return SummaryPrompt(
+        answer_tokens, _ = self._limits()
+        own_tokens = min(answer_tokens, self.max_tokens)
+        own_tokens -= self._count(kept_text(self.checklist.kept))
+        prompt = SummaryPrompt(
             self.task.request,
             self._mask(self.summary),
             self._mask(self.retain or ""),
             self._mask(self.checklist.text),
-            self.has_verbatim,
-            self.of_summaries,
-            strict,
-            int(own_tokens * WORDS_PER_TOKEN),
+            self.is_strict,
+            int(max(MIN_ANSWER_TOKENS, own_tokens) * WORDS_PER_TOKEN),
         )
-
-    def _call(self, chunk: str, strict: bool) -> ModelCall:
         return ModelCall(
             self.models[0],
-            self._prompt(strict).messages(chunk),
-            self._answer_tokens(),
+            prompt.messages(chunk),
+            answer_tokens,
             self.access.settings.timeout_seconds,
             self.run.tenant_id,
             self.run.infos.get(self.models[0]),
         )
 
-    # --- chunk by chunk -------------------------------------------------------------------
-
-    def _next_chunk(self) -> tuple[SourceText, list[TextGroup]]:
-        tokens = self._room_beside_instructions()
-        if self.max_chunk_tokens is not None:
-            tokens = min(tokens, self.max_chunk_tokens)
+    def _next_chunk(self) -> tuple[SourceText, list[TextGroup], ModelCall]:
+        """Return the next chunk, the texts after it, and its call."""
+        self.chunk_tokens = 0
+        instructions = "".join(part["content"] for part in self._call("").messages)
+        tokens = self._limits()[1] - self._count(instructions) - CHUNK_MARGIN_TOKENS
+        tokens = min(tokens, self.max_chunk_tokens or tokens)
         if tokens < MIN_CHUNK_TOKENS:
             detail = "The instructions alone fill the summariser's context window"
             raise self._unavailable(detail, "context_window")
-        return take_chunk(self.remaining_texts, tokens, self._count)
+        chunk, rest = take_chunk(self.remaining_texts, tokens, self._count)
+        self.chunk_tokens = self._count(chunk.text)
+        return chunk, rest, self._call(chunk.text)
 
-    async def _summarise_chunk(self) -> bool:
-        """Add the next chunk to the summary; return whether it was the last."""
-        chunk = SourceText()
-        try:
-            chunk, rest = await asyncio.to_thread(self._next_chunk)
-            answer = await self._answer(chunk)
-        except ServiceUnavailable as exc:
-            await asyncio.to_thread(self._change_attempt, exc, chunk.text)
-            return False
-        # An answer that retains nothing new does not drop what was retained before.
-        self.summary, self.retain = answer.text, answer.retain or self.retain
-        self.remaining_texts = rest
-        return not rest
+    # --- attempts -------------------------------------------------------------------------
 
-    def _change_attempt(self, exc: ServiceUnavailable, chunk: str) -> None:
-        """Use smaller chunks or the next model for the next attempt; raises without either."""
-        reason, run = exc.facts.get("reason"), self.run
-        is_over = run.failures >= MAX_FAILED_CALLS or self.access.now() >= run.deadline
-        if reason in _FINAL or is_over:
-            raise exc
-        half = self._count(chunk) // 2
-        if reason in _MODEL_UNAVAILABLE:
-            run.failed_models.add(self.models[0])
-        if reason == "context_window" and half >= MIN_CHUNK_TOKENS:
-            self.max_chunk_tokens = half
-        elif len(self.models) > 1:
-            self.models.pop(0)
-            self.max_chunk_tokens = None
-        else:
-            raise exc
-
-    async def _answer(self, chunk: SourceText) -> SummaryResult:
-        """Request the summary of one chunk, and once more with a stricter prompt."""
-        texts = (self.checklist.text, self.summary, self.retain or "")
-        source_size = chunk.source_chars + sum(map(len, texts))
-        source_size = max(source_size, self.task.min_chars)
-        rejected = ""
-        for strict in (False, True):
-            call = await asyncio.to_thread(self._call, chunk.text, strict)
-            completion = await self._complete_with_retries(call)
-            answer = parse_answer(completion, self.task.request.wants_retain, source_size)
-            if isinstance(answer, SummaryResult):
-                return answer
-            rejected = answer
-            self.run.failures += 1
-            if self.run.failures >= MAX_FAILED_CALLS:
-                break
-        detail = "The model's answer cannot be used as a summary"
-        raise self._unavailable(detail, "bad_answer", rejected=rejected)
-
-    # --- calls ----------------------------------------------------------------------------
-
-    async def _complete_with_retries(self, call: ModelCall) -> Completion:
-        first = self.access.settings.backoff_seconds
-        backoff = wait_exponential_jitter(first, MAX_PAUSE_SECONDS, jitter=first)
-
-        def is_retried(exc: BaseException) -> bool:
-            return (
-                isinstance(exc, ServiceUnavailable)
-                and exc.facts.get("reason") in _RETRIED
-                and _retry_after(exc) <= MAX_PAUSE_SECONDS
-                and self.run.failures < MAX_FAILED_CALLS
-            )
-
-        def pause(state: RetryCallState) -> float:
-            exc = state.outcome.exception() if state.outcome else None
-            return max(backoff(state), _retry_after(exc))
-
-        def is_last(state: RetryCallState) -> bool:
-            is_late = self.access.now() + state.upcoming_sleep >= self.run.deadline
-            return is_late or state.attempt_number >= self.access.settings.attempts
-
-        retrying = AsyncRetrying(
-            sleep=self.access.sleep,
-            retry=retry_if_exception(is_retried),
-            wait=pause,
-            stop=is_last,
-            reraise=True,
-        )
-        return await retrying(self._complete, call)
-
-    async def _complete(self, call: ModelCall) -> Completion:
-        run = self.run
+    async def _attempt(self) -> tuple[SummaryResult, list[TextGroup]]:
+        """Return the summary that includes the next chunk, and the texts after the chunk."""
+        run, task = self.run, self.task
+        remaining_seconds = run.deadline - self.access.now()
         if run.failures >= MAX_FAILED_CALLS:
             detail = "Too many calls of the summariser failed"
             raise self._unavailable(detail, "too_many_failures")
-        remaining_seconds = run.deadline - self.access.now()
         if remaining_seconds <= 0:
             raise self._unavailable("The summary was not ready in time", "timeout")
+        chunk, rest, call = await asyncio.to_thread(self._next_chunk)
         call = replace(call, timeout_seconds=min(call.timeout_seconds, remaining_seconds))
         run.calls += 1
         try:
             completion = await self.access.gateway.complete(call)
         except ServiceUnavailable as exc:
-            if exc.facts.get("reason") in _NOT_CALLED:
-                run.calls -= 1
-            else:
-                run.failures += 1
+            was_called = exc.facts.get("reason") not in _NOT_CALLED
+            run.calls, run.failures = run.calls - (not was_called), run.failures + was_called
             raise
         run.add_usage(call, completion)
-        return completion
+        earlier = (self.checklist.text, self.summary, self.retain or "")
+        source_size = max(chunk.source_chars + sum(map(len, earlier)), task.min_chars)
+        retains = task.request.wants_retain
+        answer = parse_answer(completion, retains, source_size, is_last=self.is_strict)
+        if isinstance(answer, str):
+            run.failures += 1
+            detail = "The model's answer cannot be used as a summary"
+            raise self._unavailable(detail, "bad_answer", rejected=answer)
+        return answer, rest
+
+    def _has_next(self, exc: BaseException) -> bool:
+        """Set what the attempt after a failed one does; return whether there is one (rule 2)."""
+        if not isinstance(exc, ServiceUnavailable):
+            return False
+        run, reason, left = self.run, exc.facts.get("reason"), self.run.deadline - self.access.now()
+        if run.failures >= MAX_FAILED_CALLS or reason == "spend_guard" or left <= 0:
+            return False
+        self.pause_seconds = None
+        retry_after = float(exc.facts.get("retry_after", 0))
+        may_wait = reason in _RETRIED and retry_after <= min(MAX_PAUSE_SECONDS, left)
+        if reason == "bad_answer" and not self.is_strict:
+            self.is_strict = True
+        elif may_wait and self.tries < self.access.settings.attempts:
+            self.tries, self.pause_seconds = self.tries + 1, retry_after
+        elif reason == "context_window" and self.chunk_tokens // 2 >= MIN_CHUNK_TOKENS:
+            self.max_chunk_tokens = self.chunk_tokens // 2
+        else:
+            if reason in _MODEL_UNAVAILABLE:
+                run.failed_models.add(self.models[0])
+            if len(self.models) == 1:
+                return False
+            self.models.pop(0)
+            self.is_strict, self.tries, self.max_chunk_tokens = False, 1, None
+        return True
 
     def _unavailable(self, detail: str, reason: str, **facts: str) -> ServiceUnavailable:
         return ServiceUnavailable(detail, {"reason": reason, "model": self.models[0], **facts})
-
-    # --- limits ---------------------------------------------------------------------------
-
-    def _context_window(self) -> tuple[int, ModelInfo | None]:
-        info = self.run.infos.get(self.models[0])
-        window = (info.context_window or info.max_input_tokens) if info else None
-        return window or self.access.settings.context_window, info
-
-    def _answer_tokens(self) -> int:
-        """Return the answer's limit: the requested one, the model's, half its context window."""
-        window, info = self._context_window()
-        model_limit = info.max_output_tokens if info and info.max_output_tokens else window
-        return max(1, min(self.max_tokens, model_limit, window // 2))
-
-    def _room_beside_instructions(self) -> int:
-        """Return the tokens of input that fit beside the instructions and the answer."""
-        window, info = self._context_window()
-        total = window - self._answer_tokens()
-        if info and info.max_input_tokens:
-            total = min(total, info.max_input_tokens)
-        call = self._call("", strict=True)
-        instructions = "".join(part["content"] for part in call.messages)
-        margin = info.margin if info else INEXACT_MARGIN
-        return int(total / (1 + margin)) - self._count(instructions) - 16
-
-
-def _retry_after(exc: BaseException | None) -> float:
-    """Return the pause in seconds that a provider requests."""
-    return float(exc.facts.get("retry_after", 0)) if isinstance(exc, ServiceUnavailable) else 0.0

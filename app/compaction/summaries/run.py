@@ -96,10 +96,7 @@ class SummariserRun:
         await session.usage.add_to_tenant(self.tenant_id, agent_id, entries)
 
     async def record(
-        self,
-        database: Database,
-        conversation_id: str | None = None,
-        agent_id: str | None = None,
+        self, database: Database, conversation_id: str | None = None, agent_id: str | None = None
     ) -> None:
         """Add the unrecorded calls of a run that has ended, as far as the database is available."""
         if not self.unrecorded:

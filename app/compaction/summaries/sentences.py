@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from app.models.tokens import CountText
 
-# --- messages of users ------------------------------------------------------------------------
+# --- what messages and lines look like ----------------------------------------------------------
 
 _ELEMENT = re.compile(
     r"<([a-z]+(?:-[a-z]+)+|environment_(?:details|context)|EXTRA_INSTRUCTIONS|user_info"
@@ -29,16 +29,20 @@ _ELEMENT = re.compile(
 """An element of a harness; a name with hyphens is one of any harness, no element of HTML."""
 _COMMAND = re.compile(r"<command-(?:name|args)>([^<]*)<")
 """The elements with what the user typed."""
-_BUILT_IN = re.compile(r"^/(?:clear|compact|exit|login|logout|model|resume|rewind|context|cost)\b")
+_NOT_TYPED = re.compile(
+    r"^\s*(?:<(?:task-notification>|bash-|local-command|objective>|execution_context>)"
+    r"|Base directory for this skill:"
+    r"|/(?:clear|compact|exit|login|logout|model|resume|rewind|context|cost)\b)"
+)
+"""How a notice of a harness begins, a prompt that a command stands for, or a built-in command."""
 _NOTICE = re.compile(
     r"^\s*(?:\[Request interrupted by user[^\]\n]*\]|\[image(?:[:,# ][^\]\n]*)?\]|\(no content\)"
     r"|\[\d\d:\d\d:\d\d\]?.{0,400}|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d.{0,400}"
     r"|\[?(?:INFO|DEBUG|TRACE|WARN|WARNING)\b[\]: ].{0,400}|\s+at \S+\(.{0,400})\s*$"
 )
-_NOTICES = ("<task-notification>", "<bash-", "<local-command")
-_TEMPLATE = re.compile(r"^\s*(?:Base directory for this skill:|<objective>|<execution_context>)")
+"""A line that no user typed."""
 _RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
-_PROTOCOL = re.compile(
+_OUTPUT = re.compile(
     r"^\s*(?:<(?:returncode|output|stdout|stderr|result|tool_response|function_results"
     r"|observation|tool_result|response|error|exit_code)\b"
     r"|\[File: |\(Open file: |\(Current directory: |bash-\$|\[The command completed"
@@ -46,49 +50,41 @@ _PROTOCOL = re.compile(
     r"\b[^\n]{0,60}:|Your (?:command ran|proposed edit))"
 )
 """How the output of a command begins that a harness sends as the user's message."""
-_DATA = re.compile(r"^\s*(?:\{\s*\"|\[\s*\{|Traceback \(most|\$ |\s{0,6}1[:|\t→])")
 _PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
-_FENCE = re.compile(r"^ {0,8}(?:```|~~~)")
-_ACTION = re.compile(
+_ACTION_END = re.compile(
     r"```\s*\Z|</(?:execute_\w+|function|tool_call|invoke|action|command|tool_use|bash|tool_code"
     r"|\w{2,30}_\w{2,30})>\s*\Z|^Action(?: Input)?:",
     re.MULTILINE,
 )
+_ACTION_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n?")
+_ACTION_TAG = re.compile(r"<(?:execute_\w+|function|tool_call|bash|command)\b[^>\n]{0,80}>")
+_FENCE = re.compile(r"^ {0,8}(?:```|~~~)")
+_BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|#{1,6})\s+(?:\[[ xX~-]\]\s*)?")
+_HEADING = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*[^*\n]{1,80}\*\*:?\s*$|[=-]{3,}\s*$)")
+_CODE = re.compile(
+    r"^\s*(?:def |class |import |from \S+ import|const |let |var |function |return\b|if \(|for \("
+    r"|while \(|#include|#!|//|/\*|\$ |>>> |@@ |diff --git|[+-]{3} |public |private |package "
+    r"|func |fn |<\?|</?\w+[ >/]|SELECT |INSERT |UPDATE |DELETE |CREATE |[{}|]|\[\s*\{|\d+[:→|\t]"
+    r"|[\w./\\-]+:\d+[:-]|Traceback|File \"|[drwx-]{10} |\w+ = )"
+)
+_TICKS = re.compile(r"`[^`\n]{1,200}`|https?://\S{1,300}|\*\*")
+_SYMBOLS = str.maketrans("", "", "{}[]()<>;=|&$\\_^~@#*+")
 
 
 def typed_text(text: str) -> str:
     """Return a user's text without what a harness added to it (rule 1)."""
-    if text.lstrip().startswith(_NOTICES):
-        return ""
     if typed := _COMMAND.findall(text[: MAX_SENTENCE_CHARS * 8]):
         text = " ".join(part.strip() for part in typed).strip()
-    elif "<" in text:
-        text = _without_elements(text)
-    if _BUILT_IN.match(text):
+    if _NOT_TYPED.match(text):
         return ""
-    return "\n".join(line for line in text.splitlines() if not _NOTICE.match(line)).strip()
-
-
-def _without_elements(text: str) -> str:
-    kept: list[str] = []
-    at, lowered, unclosed = 0, "", set[str]()
-    while match := _ELEMENT.search(text, at):
-        kept.append(text[at : match.start()])
-        name = match[1].lower()
-        lowered = lowered or text.lower()
-        closing = f"</{name}>"
-        end = -1 if name in unclosed else lowered.find(closing, match.end())
-        if end < 0:
-            unclosed.add(name)
-            kept.append(match[0])
-        at = end + len(closing) if end >= 0 else match.end()
-    kept.append(text[at:])
-    return "".join(kept)
-
-
-def is_template(text: str) -> bool:
-    """Whether a user message is a prompt that a command of a harness stands for."""
-    return _TEMPLATE.match(text) is not None
+    kept, at = list[str](), 0
+    last = {name: text.rfind(f"</{name}>") for name in set(_ELEMENT.findall(text))}
+    for match in _ELEMENT.finditer(text) if last else ():
+        if at <= match.start() < last[match[1]]:
+            kept.append(text[at : match.start()])
+            at = text.index(f"</{match[1]}>", match.end()) + len(match[1]) + 3
+    lines = "".join((*kept, text[at:])).splitlines()
+    return "\n".join(line for line in lines if not _NOTICE.match(line)).strip()
 
 
 def resumed_from(text: str) -> str:
@@ -100,48 +96,52 @@ def resumed_from(text: str) -> str:
 
 def is_observation(text: str, said: str) -> bool:
     """Whether a user message is the output of the command that the assistant wrote in `said`."""
-    if _PROMPT_END.search(text[-500:]) or _PROTOCOL.match(text):
+    if _PROMPT_END.search(text[-500:]) or _OUTPUT.match(text):
         return True
-    is_called = _ACTION.search(said[-400:]) is not None
-    return is_called and (_DATA.match(text) is not None or _is_output(text[:4000]))
-
-
-def _is_output(text: str) -> bool:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text[:4000].splitlines() if line.strip()]
+    if not lines or not _ACTION_END.search(said[-400:]):
+        return False
     rows = sum(is_code(line) or not line[:1].strip() for line in lines)
-    return len(lines) > 2 and 2 * rows > len(lines)
+    return _CODE.match(lines[0]) is not None or (len(lines) > 2 and 2 * rows > len(lines))
 
 
 def command_in(said: str) -> tuple[str, str]:
     """Return the command in the last fence of a text, and the text before it."""
-    parts = re.split(r"```[\w-]{0,20}[ \t]*\n?", said)
+    parts = _ACTION_FENCE.split(said)
     if len(parts) > 2:
         return parts[-2].strip(), parts[0].strip()
-    match = re.search(r"<(execute_\w+|function|tool_call|bash|command)\b[^>\n]{0,80}>", said)
-    if match is None:
-        return "", said
-    return re.sub(r"</?[\w=]{1,60}>", " ", said[match.end() :]).strip(), said[: match.start()]
+    before, *after = _ACTION_TAG.split(said, maxsplit=1)
+    return (re.sub(r"</?[\w=]{1,60}>", " ", after[0]).strip() if after else ""), before
+
+
+def is_code(line: str) -> bool:
+    """Whether a line is one of code, a listing, a table or a trace."""
+    if _CODE.match(line):
+        return True
+    plain = _TICKS.sub("", line)
+    return 7 * (len(plain) - len(plain.translate(_SYMBOLS))) > len(plain)
+
+
+def without_code(text: str) -> str:
+    """Return the prose of an assistant's text: without fences, tables and listings."""
+    kept, in_fence = list[str](), False
+    for line in text.splitlines():
+        if _FENCE.match(line):
+            in_fence = not in_fence
+        elif not in_fence and not (line.strip() and is_code(line) and not _BULLET.match(line)):
+            kept.append(line)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
 
 
 # --- sentences --------------------------------------------------------------------------------
 
 MAX_SENTENCE_CHARS = 500
 _END = re.compile(
-    r"[.!?…](?<![.!?…].)[.!?…]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
+    r"[.!?…।۔؟](?<![.!?…].)[.!?…।۔؟]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
 )
-QUESTION = ("?", "？")
+QUESTION = ("?", "？", "؟")
 _ORDINAL = re.compile(r"(?:^|(?:^|\s)[^\W\d_]{1,3} )\s*\d{1,2}$")
 """The number before an item, or the day of a date such as "am 5. Mai"."""
-_BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|#{1,6})\s+(?:\[[ xX~-]\]\s*)?")
-_CODE = re.compile(
-    r"^\s*(?:def |class |import |from \S+ import|const |let |var |function |return\b|if \(|for \("
-    r"|while \(|#include|#!|//|/\*|\$ |>>> |@@ |diff --git|[+-]{3} |public |private |package "
-    r"|func |fn |<\?|</?\w+[ >/]|SELECT |INSERT |UPDATE |DELETE |CREATE |[{}|]|\[\{|\d+[:→|\t]"
-    r"|[\w./\\-]+:\d+[:-]|Traceback|File \"|[drwx-]{10} |\w+ = )"
-)
-_TICKS = re.compile(r"`[^`\n]{1,200}`|https?://\S{1,300}|\*\*")
-_SYMBOLS = str.maketrans("", "", "{}[]()<>;=|&$\\_^~@#*+")
-_HEADING = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*[^*\n]{1,80}\*\*:?\s*$|[=-]{3,}\s*$)")
 
 
 def pieces(text: str) -> list[str]:
@@ -165,26 +165,17 @@ def pieces(text: str) -> list[str]:
 
 def sentences(text: str) -> Iterator[str]:
     """Yield the sentences and items of prose: no code, tables, headings or lead-ins."""
-    in_fence = False
-    before = ""
-    for piece in pieces(text):
-        line = piece.strip()
-        if _FENCE.match(piece):
-            in_fence = not in_fence
-        if in_fence or not line or _FENCE.match(piece):
-            before = ""
-        elif before and not before.endswith((".", "!", "?", ":", "。")) and line[0].islower():
+    in_fence, before = False, ""
+    for piece in (*pieces(text), ""):
+        line, is_fence = piece.strip(), _FENCE.match(piece) is not None
+        in_fence ^= is_fence
+        is_text = bool(line) and not in_fence and not is_fence
+        if is_text and before and line[0].islower() and not before.endswith((*".!?:", "。")):
             before = f"{before} {line}"  # a hard-wrapped line
-            continue
-        else:
-            if before:
-                yield before
-            before = "" if _HEADING.match(piece) else _BULLET.sub("", line)
             continue
         if before:
             yield before
-    if before:
-        yield before
+        before = _BULLET.sub("", line) if is_text and not _HEADING.match(piece) else ""
 
 
 def is_prose(sentence: str) -> bool:
@@ -193,26 +184,6 @@ def is_prose(sentence: str) -> bool:
     is_long = words >= 3 or len(sentence) - len(sentence.encode("ascii", "ignore")) >= 6
     ends = sentence.endswith((":", "…", ",", "：", *QUESTION))
     return is_long and not ends and len(sentence) <= MAX_SENTENCE_CHARS and not is_code(sentence)
-
-
-def is_code(line: str) -> bool:
-    """Whether a line is one of code, a listing, a table or a trace."""
-    if _CODE.match(line):
-        return True
-    plain = _TICKS.sub("", line)
-    return 7 * (len(plain) - len(plain.translate(_SYMBOLS))) > len(plain)
-
-
-def without_code(text: str) -> str:
-    """Return the prose of an assistant's text: without fences, tables and listings."""
-    kept: list[str] = []
-    in_fence = False
-    for line in text.splitlines():
-        if _FENCE.match(line):
-            in_fence = not in_fence
-        elif not in_fence and not (line.strip() and is_code(line) and not _BULLET.match(line)):
-            kept.append(line)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
 
 
 def one_line(text: str, max_chars: int) -> str:
@@ -226,38 +197,51 @@ def one_line(text: str, max_chars: int) -> str:
 
 
 _SCANNED = 12_000
+LEFT_OUT = "[… {:,} characters left out …]"
+CUT = "[…]"
+_CAPITALS = re.compile(r"\b[A-ZÀ-ÞА-ЯЁ]{2,} [A-ZÀ-ÞА-ЯЁ]{2,}\b|\b[A-ZÀ-ÞА-ЯЁ]{5,}\b")
 
 
-def head_and_tail(text: str, max_tokens: int, count: CountText, head_share: float = 0.6) -> str:
-    """Return the first and the last sentences of a text, within `max_tokens`; empty without any."""
-    left_out = "[… {:,} characters left out …]"
-    room = max_tokens - count(left_out.format(len(text))) - 2
-    first, last = pieces(text[:_SCANNED]), pieces(text[-_SCANNED:])
-    if len(text) > _SCANNED:  # where the text was cut is no end of a sentence
-        first, last = first[:-1], last[1:]
-    head, used = _taken(first, int(room * head_share), count)
-    if not head:
-        head, used = _taken(first[:1], room, count)
-    tail, _ = _taken(last[::-1], room - used, count)
-    tail = tail[::-1][-max(0, len(first) - len(head)) :] if len(text) <= _SCANNED else tail[::-1]
-    shown = "".join(head).rstrip(), "".join(tail).strip()
-    if not any(shown) and first and len(first[0]) > MAX_SENTENCE_CHARS:  # no end of a sentence
-        shown = f"{text[: max(0, room) * 2].rsplit(' ', 1)[0]}…", ""
-    if not any(shown):
-        return ""
-    left = len(text) - len(shown[0]) - len(shown[1])
-    return "\n".join(filter(None, (shown[0], left_out.format(left), shown[1])))
+def shortened(text: str, max_tokens: int, count: CountText) -> str:
+    """Return sentences of a text within `max_tokens`: the first and last, and emphasised ones.
 
-
-def _taken(parts: list[str], room: int, count: CountText) -> tuple[list[str], int]:
-    used, taken = 0, list[str]()
-    for part in parts:
-        cost = count(part) + 1
-        if used + cost > room:
+    Code and output that were pasted into it come last. It is empty without any.
+    """
+    room = max_tokens - count(LEFT_OUT.format(len(text))) - 2
+    parts = pieces(text[: 2 * _SCANNED])
+    if len(text) > 2 * _SCANNED:  # where the text was cut is no end of a sentence
+        parts = [
+            *pieces(text[:_SCANNED])[:-1],
+            text[_SCANNED:-_SCANNED],
+            *pieces(text[-_SCANNED:])[1:],
+        ]
+    last, weights, in_fence = len(parts) - 1, list[tuple[int, float]](), False
+    for at, part in enumerate(parts):
+        in_fence ^= _FENCE.match(part) is not None
+        is_pasted = in_fence or is_code(part[:MAX_SENTENCE_CHARS])
+        is_marked = at in (0, last) or _CAPITALS.search(part) or label_of(part)
+        weight = 2 if is_pasted else 0 if is_marked else 1
+        weights.append((weight, min(at, 1.5 * (last - at))))
+    kept = set[int]()
+    for at in sorted(range(len(parts)), key=weights.__getitem__):
+        cost = count(parts[at]) + 2 if parts[at].strip() else 0
+        if cost > room:
             break
-        taken.append(part)
-        used += cost
-    return taken, used
+        kept.add(at)
+        room -= cost
+    shown, left = "", len(text) - sum(len(parts[at]) for at in kept)
+    if not any(parts[at].strip() for at in kept):  # no end of a sentence
+        is_long = bool(parts) and len(parts[0]) > MAX_SENTENCE_CHARS
+        return f"{text[: max(0, room) * 2].rsplit(' ', 1)[0]}…" if is_long and room > 0 else ""
+    is_gap = False
+    for at, part in enumerate((*parts, "")):
+        if at in kept or at > last:
+            note = f" {CUT}" if LEFT_OUT[:3] in shown else f"\n{LEFT_OUT.format(left)}"
+            shown = f"{shown.rstrip()}{note}\n{part}" if is_gap else shown + part
+            is_gap = False
+        else:
+            is_gap = is_gap or bool(part.strip())
+    return shown.strip()
 
 
 # --- statements -------------------------------------------------------------------------------
@@ -288,9 +272,10 @@ _VALUE = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _VALU
 _SIGN = re.compile(r"[\d@/“\"«「`]|(?<=.)[A-ZÀ-ÞА-Я]|\w\.\w")
 _WORD = re.compile(r"[^\W\d_]+")
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7ff]+")
-MAX_LABEL_WORDS, MIN_RUN = 5, 3
+MAX_LABEL_WORDS, MIN_RUN, MAX_PARAPHRASE = 5, 3, 0.75
 WEAK = frozenset({"name", "quoted", "number"})
 """Types of values that many sentences have."""
+EXACT = ("money", "date", "time", "mail", "version", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +296,11 @@ class Statement:
     def words(self) -> frozenset[str]:
         """What it can be found by: the stems, and its names, which may be part of the subject."""
         return self.stems | self.values.get("name", frozenset())
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has a value of a type that nearly always matters."""
+        return not self.values.keys().isdisjoint(EXACT)
 
     @property
     def is_strong(self) -> bool:
@@ -347,7 +337,7 @@ def _stems(text: str) -> Iterator[str]:
             for run in wide:
                 yield from (run[at : at + 2] for at in range(max(1, len(run) - 1)))
         elif len(word) > 3 or (word.isupper() and len(word) > 1):
-            yield word.lower()[:4]
+            yield word.lower()[:5]
 
 
 def label_of(sentence: str) -> str:
@@ -363,28 +353,26 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
 
     `common` are the stems that many statements have: they tell no subject from another.
     """
+    if new.label and old.label and new.label != old.label:
+        return False
     names = new.values.get("name", frozenset()) & old.values.get("name", frozenset())
     same = frozenset(word for name in names for word in _WORD.findall(name))  # part of the subject
     mine, others = new.stems - common | same, old.stems - common | same
-    shared = len(mine & others)
-    if not shared or (new.label and old.label and new.label != old.label):
-        return False
-    overlap = shared / min(len(mine), len(others))
+    both = mine & others
+    overlap = len(both) / min(len(mine), len(others)) if both else 0
     kinds = new.values.keys() & old.values.keys()
     pairs = {kind: (new.values[kind], old.values[kind]) for kind in kinds}
     differing = {kind for kind, (one, other) in pairs.items() if one - other and other - one}
-    same_label = bool(new.label) and new.label == old.label
     if len(differing) > 1:
         return False  # one of the values may be the subject: `invoice 7 is $300`
-    if differing and not same_label:
-        return overlap >= 0.5 and shared >= 2 and not _is_qualified(new, old, mine & others)
+    if not new.label or not old.label:
+        is_paraphrase = len(both) > 2 and overlap <= MAX_PARAPHRASE
+        is_same = len(both) > 1 and overlap >= 0.5
+        return bool(differing) and is_same and (is_paraphrase or not _is_qualified(new, old, both))
     if differing - WEAK:
         return overlap >= 0.32
-    if differing:
-        return overlap >= 0.6 and shared >= 2
-    if not kinds and same_label:
-        return shared >= 3 and overlap >= 0.7
-    return False
+    least, shared = (0.6, 2) if differing else (0.7, 3)
+    return (bool(differing) or not kinds) and overlap >= least and len(both) >= shared
 
 
 def _is_qualified(new: Statement, old: Statement, shared: frozenset[str]) -> bool:
@@ -395,11 +383,10 @@ def _is_qualified(new: Statement, old: Statement, shared: frozenset[str]) -> boo
     follows = {old.before[stem]: stem for stem in shared if stem in old.before}
     for stem in shared:
         one, other = new.before.get(stem), old.before.get(stem)
-        if not one or not other or one == other or {one, other} & shared:
-            continue
-        run, at = 1, stem
-        while run < MIN_RUN and (then := follows.get(at)) and new.before.get(then) == at:
-            run, at = run + 1, then
-        if run < MIN_RUN:
-            return True
+        if one and other and one != other and not {one, other} & shared:
+            run, at = 1, stem
+            while run < MIN_RUN and (then := follows.get(at)) and new.before.get(then) == at:
+                run, at = run + 1, then
+            if run < MIN_RUN:
+                return True
     return False

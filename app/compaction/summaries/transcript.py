@@ -107,7 +107,7 @@ def transcript_groups(
 def summary_groups(texts: Sequence[str]) -> list[PartGroup]:
     """Return each summary labelled by its position."""
     return [
-        (TranscriptPart(PartKind.SUMMARY, f"Part {number}", text),)
+        (TranscriptPart(PartKind.SUMMARY, f"Summary of part {number}", text),)
         for number, text in enumerate(texts, start=1)
     ]
 

@@ -1,36 +1,37 @@
 """Writes a digest as text within a number of tokens. [summary.extractive, summary.room]
 
-1. Items take the room by rank: the newest request, what users stated, the state of the work, the
-   newest conclusion, older requests, values, and what was only read. Within a rank the newest come
-   first. Each rank has a share of the room that it cannot exceed before the others had theirs.
+1. What fits whole is listed whole. Else items take the room by rank, the newest of a rank first:
+   first each rank up to its share of the room, then all of them in the same order what is left.
 2. A request or conclusion that does not fit is shown by its first and last sentences.
-3. What stands in a request that is shown is not repeated as a statement.
+3. What stands in a request or a conclusion that is shown is not repeated as a statement.
 4. What has no room is `unlisted`: a later summary with more room lists it. [summary.unlisted]
-5. Items are lines `- …`, further lines are indented: a later summary reads them back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from app.common.texts import sendable
-from app.compaction.summaries.calls import GAVE
-from app.compaction.summaries.digest import (
+from app.compaction.summaries.digest import Digest
+from app.compaction.summaries.prompt import SummaryResult
+from app.compaction.summaries.sections import (
+    GAVE,
     HEADING,
     NO_CLOSING,
+    NOTHING,
+    ON_ONE_LINE,
     Closing,
-    Digest,
     Section,
-    work_lines,
+    line_of,
+    section_text,
 )
-from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.sentences import head_and_tail, label_of
+from app.compaction.summaries.sentences import label_of, shortened
 from app.conversations.view import SectionCount, Span
 from app.formats.message import Message
 from app.models.tokens import CountText
 
-NOTHING = "Nothing is listed of the earlier messages."
 MAX_UNLISTED, MAX_UNLISTED_CHARS = 400, 60_000
 RETAIN_SHARE = 0.25
 """The share of the summary that its retain section may take."""
@@ -38,28 +39,18 @@ MIN_SOURCE_TOKENS = 128
 """A shorter source counts as so long: half of it would not hold a sentence."""
 SOURCE_SHARE = 0.5
 """The share of its source that a summary may take."""
-MIN_CUT_TOKENS = 24
-"""A text that has fewer tokens left is not shortened to them but left out."""
-BRIEF_TOKENS = 40
-"""So much of every older request and conclusion is tried before any is shown whole."""
+MIN_CUT_TOKENS, BRIEF_TOKENS = 24, 80
+"""The least and, of what is older, the most tokens of a text that is shortened at first."""
 LEAST_TOKENS = 24
 """Of a small room a share would not hold an item."""
-MIN_CLOSING_SHARE = 0.06
-_RETAINED = frozenset({Section.STATED})
-_ONE_LINE = frozenset({Section.EDITED, Section.READ})
-_STATE = (Section.TODO, Section.FAILED, Section.OPEN)
-MAX_WORK, MAX_TALK_WORDS = 12, 4
+CUT_SHARE = 0.25
+"""The share of the room that a text may take that is shortened."""
 OPTIONAL_SHARE = 0.7
 """Values, older conclusions and what was only read take no more than this share of the room."""
-_WORK = (Section.EDITED, Section.DONE, Section.COMMANDS)
-_REPEATED = {
-    Section.STATED: (Section.REQUESTS,),
-    Section.VALUES: (Section.REQUESTS, Section.SAID, Section.EARLIER),
-}
-"""Where statements of a section may stand already."""
-_FILLING = (Section.STATED, *_STATE, Section.EDITED, Section.VALUES)
-MAX_TRIES = 24
-_LAST = (Section.REFERENCES, Section.READ, Section.LOOKED)
+MAX_CLOSING_SHARE, MAX_WORK, TIMES = 0.06, 12, 3
+_RETAINED = frozenset({Section.STATED})
+_TALK = (Section.REQUESTS, Section.SAID, Section.STATED)
+_TEXTS = frozenset({Section.REQUESTS, Section.SAID, Section.EARLIER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +74,19 @@ class SummaryScope:
     kept_tokens: int | None = None
 
 
+class Rank(NamedTuple):
+    """Items of one rank: their places in their section, and the share of the room at first.
+
+    `is_older` ones are first shown in a few tokens each.
+    """
+
+    section: Section
+    places: Sequence[int]
+    share: float
+    is_older: bool = False
+    is_optional: bool = False
+
+
 @dataclass(slots=True)
 class Writer:
     """Chooses the items of one text."""
@@ -92,233 +96,184 @@ class Writer:
     count: CountText
     closing: Closing = NO_CLOSING
     sections: frozenset[Section] = frozenset(Section)
-    room: int = field(init=False)
+    room: int = 0
     ending: str = field(init=False)
-    chosen: dict[Section, dict[int, str]] = field(default_factory=dict)
+    chosen: dict[Section, dict[int, str]] = field(init=False)
     items: dict[Section, list[str]] = field(init=False)
 
     def __post_init__(self) -> None:
         digest, closing = self.digest, self.closing.text
         digest.finish()
-        self.ending = closing if self.count(closing) <= self.limit * MIN_CLOSING_SHARE else ""
-        self.room = self.limit - self.count(HEADING) - 1
-        self.room -= self.count(self.ending) + 2 if self.ending else 0
-        stated: dict[Section, list[str]] = {Section.STATED: [], Section.VALUES: []}
-        for each in digest.stated.values():
-            stated[each.section].append(each.text)
-        found: dict[Section, Sequence[str]] = {
-            **work_lines(digest.work),
+        self.ending = closing if self.count(closing) <= self.limit * MAX_CLOSING_SHARE else ""
+        found = {
+            **digest.work.lines(),
             Section.REQUESTS: [f"#{number} {text}" for number, text in digest.requests.items()],
             Section.SAID: [f"#{number} {text}" for number, text in digest.said.items()],
             Section.EARLIER: [digest.earlier] if digest.earlier else [],
-            **stated,
+            Section.STATED: [],
+            Section.VALUES: [],
         }
-        wanted = (section for section in Section if section in self.sections)
-        self.items = {section: list(map(sendable, found.get(section, ()))) for section in wanted}
+        for each in digest.stated.values():
+            if each.is_listed:
+                found[each.section].append(each.line)
+        wanted = [section for section in Section if section in self.sections]
+        self.items = {section: list(map(sendable, found[section])) for section in wanted}
+        self.chosen = {section: {} for section in wanted}
 
     # --- choosing -------------------------------------------------------------------------
 
-    def choose(self) -> None:
-        """Choose the items by rank (rule 1)."""
-        requests, said = self._newest(Section.REQUESTS), self._newest(Section.SAID)
-        users = [each for each in self.digest.stated.values() if each.by_user]
+    def _ranks(self) -> Iterable[Rank]:
+        """Return all items by rank."""
+        digest, common = self.digest, self.digest.common_words()
+        newest = {section: self._newest(section) for section in Section}
+        requests, said, stated = (newest[each] for each in _TALK)
+        numbers, listed = list(digest.requests), self.items.get(Section.STATED, [])
         # One more statement of a kind that there are many of says less than any other.
-        common = self.digest.common_words()
-        ranked = self._newest(Section.STATED)
-        usual = {at for at in ranked if users[at].request and users[at].of.stems <= common}
-        ranked.sort(key=usual.__contains__)
-        noted = [at for at in ranked if users[at].of.is_strong or not users[at].request]
-        self._take(Section.REQUESTS, requests[:1], 0.25)
-        self._take(Section.REQUESTS, requests[-1:], 0.2)
-        self._take_stated([at for at in ranked if label_of(users[at].text)], 1.0)
-        rare = [at for at in noted if at not in usual and users[at].of.values]
-        self._take_stated(rare, 0.45)
-        for section in _STATE:
-            self._take(section, self._newest(section), 0.1)
-        self._take(Section.SAID, said[:1], 0.2)
-        talk = self.items.get(Section.REQUESTS, [])
-        older = sorted(requests[1:], key=lambda at: len(talk[at].split()) <= MAX_TALK_WORDS)
-        self._take(Section.REQUESTS, older, 0.45, brief=True)
-        told = [at for at in self._newest(Section.COMMANDS) if not self._is_plain(at)]
-        self._take(Section.COMMANDS, told, 0.08)
-        for section in _WORK:
-            self._take(section, self._newest(section)[:MAX_WORK], 0.12)
-        self._take_stated(noted, 0.2)
-        self._take(Section.EARLIER, self._newest(Section.EARLIER), 0.35)
-        self._take(Section.VALUES, self._newest(Section.VALUES), 0.12)
-        self._take(Section.SAID, said[1:], 0.12, brief=True)
-        self._take_stated([at for at in ranked if users[at].of.values], 0.5)
-        self._take(Section.REQUESTS, older, 1.0)
-        self.room -= int(self.limit * (1 - OPTIONAL_SHARE))  # what messages may take as well
-        self._take(Section.VALUES, self._newest(Section.VALUES), 0.3)
-        for section in (*_STATE, *_LAST):
-            self._take(section, self._newest(section)[:MAX_WORK], 0.3)
-        self._take(Section.SAID, said[:3], 0.4)
-        self._take(Section.EARLIER, self._newest(Section.EARLIER), 1.0)
-        self._take(Section.SAID, said, 1.0)
-        self._leave_out_repeated()
-        self._fill_up()
+        rare = [each for each in digest.stated.values() if not each.of.stems <= common]
+        telling = {each.request for each in rare if each.of.is_strong}
+        texts = {each.line for each in rare if each.of.values}
+        newer = {each.line for each in digest.stated.values() if each.is_newer}
+        stated.sort(key=lambda at: listed[at] not in newer)
+        told = [at for at in requests[1:] if numbers[at] in telling]
+        ran = self.items.get(Section.COMMANDS, [])
+        newest[Section.COMMANDS].sort(key=lambda at: ran[at].endswith(f"{GAVE}ok"))
+        yield Rank(Section.REQUESTS, requests[:1], 0.25)
+        yield Rank(Section.REQUESTS, requests[-1:], 0.2)
+        yield Rank(Section.STATED, [at for at in stated if label_of(listed[at])], 1.0)
+        yield Rank(Section.STATED, [at for at in stated if listed[at] in texts], 0.45)
+        yield Rank(Section.REQUESTS, told, 0.45, is_older=True)
+        for section in (Section.TODO, Section.FAILED, Section.OPEN):
+            yield Rank(section, newest[section], 0.1)
+        yield Rank(Section.SAID, said[:1], 0.2)
+        yield Rank(Section.REQUESTS, requests[1:], 0.45, is_older=True)
+        for section in (Section.COMMANDS, Section.EDITED, Section.DONE):
+            yield Rank(section, newest[section][:MAX_WORK], 0.12)
+        yield Rank(Section.STATED, stated, 0.2)
+        yield Rank(Section.EARLIER, newest[Section.EARLIER], 0.35)
+        yield Rank(Section.VALUES, newest[Section.VALUES], 0.12, is_optional=True)
+        yield Rank(Section.SAID, said[1:], 0.12, is_older=True, is_optional=True)
+        for section in (Section.REFERENCES, Section.READ, Section.LOOKED):
+            yield Rank(section, newest[section][:MAX_WORK], 0.0, is_optional=True)
 
-    def _fill_up(self) -> None:
-        """Add items that fit by the count of the whole text: alone they cost more than in it."""
-        tries, chars = MAX_TRIES, 6 * (self.limit - self.count(self.text()))
-        for section in _FILLING:
-            chosen = self.chosen.setdefault(section, {})
-            texts = self.items.get(section, [])
-            for at in sorted(self._newest(section), key=lambda at: not label_of(texts[at])):
-                text = texts[at]
-                is_out = at in chosen or len(text) > chars or not tries
-                if is_out or self._is_repeated(section, text):
-                    continue
-                tries -= 1
-                chosen[at] = text
-                if (tokens := self.count(self.text())) > self.limit:
-                    del chosen[at]
-                else:
-                    chars = 6 * (self.limit - tokens)
+    def choose(self) -> None:
+        """Choose the items (rule 1)."""
+        for section, texts in self.items.items():
+            self.chosen[section] = dict(enumerate(texts))
+        self._leave_out_repeated()
+        text = self.text()
+        if len(text) <= 8 * self.limit and self.count(text) <= self.limit:
+            return
+        self.chosen = {section: {} for section in self.items}
+        ranks = [rank for rank in self._ranks() if rank.section in self.items]
+        self.room = self.limit - self.count(self.text())
+        for rank in ranks:
+            self._take(rank, int(self.limit * rank.share) + LEAST_TOKENS, is_first=True)
+        for _ in range(TIMES):  # joined, items cost less than alone
+            self._leave_out_repeated()
+            self.room = self.limit - self.count(self.text())
+            for rank in ranks:
+                reserved = int(self.limit * (1 - OPTIONAL_SHARE)) if rank.is_optional else 0
+                self._take(rank, self.room - reserved)
 
     def _newest(self, section: Section) -> list[int]:
         return list(range(len(self.items.get(section, ())) - 1, -1, -1))
 
-    def _is_plain(self, at: int) -> bool:
-        """Whether all that is known of a command is that it succeeded."""
-        return self.items[Section.COMMANDS][at].endswith(f"{GAVE}ok")
-
-    def _take_stated(self, positions: Iterable[int], share: float) -> None:
-        texts = self.items.get(Section.STATED, [])
-        shown = _flat(self.chosen.get(Section.REQUESTS, {}).values())
-        positions = [at for at in positions if at < len(texts) and _flat([texts[at]]) not in shown]
-        self._take(Section.STATED, positions, share)
-
-    def _take(
-        self, section: Section, positions: Iterable[int], share: float, *, brief: bool = False
-    ) -> None:
-        """Choose items of a section while they have room, together at most a share of the limit.
-
-        A text is shortened to what is left (rule 2), a `brief` one first to a few tokens.
-        """
-        if section not in self.items:
-            return
-        most = min(self.room, int(self.limit * share) + LEAST_TOKENS)
-        texts, chosen = self.items[section], self.chosen.setdefault(section, {})
-        for at in positions:
-            known = chosen.get(at)
-            if known == texts[at]:
+    def _take(self, rank: Rank, most: int, *, is_first: bool = False) -> None:
+        """Choose items of a rank while they have room, together at most so many tokens."""
+        section, most = rank.section, min(most, self.room)
+        chosen, shown = self.chosen[section], self._shown() if section is Section.STATED else ""
+        for at in rank.places:
+            text, known = self.items[section][at], chosen.get(at, "")
+            if text == known or (shown and _flat(text) in shown):
                 continue
-            left = most + (self._cost(section, known) if known is not None else 0)
-            text = texts[at]
-            cost = self._cost(section, text, is_first=not chosen)
-            is_long = brief and cost > BRIEF_TOKENS * 2
-            if cost > left or is_long:
-                if section not in (Section.REQUESTS, Section.SAID, Section.EARLIER):
-                    continue
-                text = self._shortened(text, min(left, BRIEF_TOKENS * 2) if is_long else left)
-                cost = self._cost(section, text, is_first=not chosen)
-                if not text or cost > left or (known and len(text) <= len(known)):
-                    continue
-            before = self._cost(section, known) if known is not None else 0
-            chosen[at] = text
-            self.room -= cost - before
-            most -= cost - before
+            before = self._cost(section, known) if known else 0
+            cost = self._cost(section, text)
+            is_brief = is_first and rank.is_older and cost > BRIEF_TOKENS
+            if section in _TEXTS and (is_brief or cost > most + before):
+                tokens = min(
+                    most + before, BRIEF_TOKENS if is_brief else int(self.limit * CUT_SHARE)
+                )
+                text = self._shortened(text, tokens)
+                cost = self._cost(section, text)
+            if len(text) > len(known) and cost <= most + before:
+                chosen[at] = text
+                self.room -= cost - before
+                most -= cost - before
 
     def _shortened(self, text: str, tokens: int) -> str:
         if tokens < MIN_CUT_TOKENS:
             return ""
         number, space, rest = text.partition(" ") if text.startswith("#") else ("", "", text)
-        cut = head_and_tail(rest, tokens - 10, self.count)
+        cut = shortened(rest, tokens - 10, self.count)
         return f"{number}{space}{cut}" if cut else ""
 
-    def _cost(self, section: Section, text: str, *, is_first: bool = False) -> int:
-        if section in _ONE_LINE:
-            text = f"{text}, "
-        elif (label := label_of(text)) and section is Section.STATED:
-            known = map(label_of, self.chosen[section].values())
-            text = text.removeprefix(label) if label in known else f"\n{text}"
-        heading = self.count(f"## {section.value}\n") if is_first else 0
-        return self.count(f"{_line(text)}\n") + heading
+    def _cost(self, section: Section, text: str) -> int:
+        known = self.chosen[section]
+        heading = "" if known else f"## {section.value}\n"
+        if section in ON_ONE_LINE:
+            return self.count(f"{heading}{text}, ")
+        if section is Section.STATED and (label := label_of(text)):
+            is_known = any(each.startswith(label) for each in known.values())
+            text = text.removeprefix(label) if is_known else f"\n{text}"
+        return self.count(f"{heading}{line_of(text)}\n")
+
+    def _shown(self) -> str:
+        inside = (self.chosen.get(section, {}).values() for section in _TEXTS)
+        return "\n".join(_flat(text) for texts in inside for text in texts)
 
     def _leave_out_repeated(self) -> None:
-        for section in _REPEATED:
-            kept = self.chosen.get(section, {})
-            for at in [at for at, text in kept.items() if self._is_repeated(section, text)]:
-                del kept[at]
-
-    def _is_repeated(self, section: Section, text: str) -> bool:
-        """Whether a shown request or conclusion has this statement (rule 3)."""
-        inside = _REPEATED.get(section, ())
-        shown = (text for each in inside for text in self.chosen.get(each, {}).values())
-        return bool(inside) and _flat([text]) in _flat(shown)
+        """Leave out statements that stand in a text that is shown (rule 3)."""
+        shown = self._shown()
+        for section in {Section.STATED, Section.VALUES} & self.chosen.keys():
+            chosen = self.chosen[section]
+            self.chosen[section] = {
+                at: text for at, text in chosen.items() if _flat(text) not in shown
+            }
 
     # --- the text -------------------------------------------------------------------------
 
     def text(self) -> str:
         """Return the chosen items as text."""
-        sections = self._sections({s: sorted(each.items()) for s, each in self.chosen.items()})
+        sections = self._sections(self.chosen)
         if not sections:
             return f"{HEADING}\n{self.ending}" if self.ending else NOTHING
         return "\n".join(filter(None, (HEADING, *sections, self.ending)))
 
-    def _sections(self, items: dict[Section, list[tuple[int, str]]]) -> list[str]:
-        found: list[str] = []
-        for section in (section for section in Section if items.get(section)):
-            lines = [text for _, text in items[section]]
-            if section is Section.STATED:
-                lines = _grouped(lines)
-            if section in _ONE_LINE:
-                root = self.digest.work.root
-                lines = [f"in {root}"] * bool(root) + [", ".join(lines)]
-            found.append("\n".join((f"## {section.value}", *map(_line, lines))))
-        return found
+    def _sections(self, items: dict[Section, dict[int, str]]) -> list[str]:
+        root = self.digest.work.root
+        return [
+            section_text(section, [text for _, text in sorted(items[section].items())], root)
+            for section in Section
+            if items.get(section)
+        ]
 
     def unlisted(self) -> str:
         """Return the items that have no room as the text of a summary, newest first (rule 4)."""
-        left: dict[Section, list[tuple[int, str]]] = {}
-        listed = _flat(text for each in self.chosen.values() for text in each.values())
+        left: dict[Section, dict[int, str]] = {section: {} for section in self.items}
+        shown = self._shown()
         budget, chars = MAX_UNLISTED, MAX_UNLISTED_CHARS
-        for section in self.items:
-            chosen = self.chosen.get(section, {})
-            for at in self._newest(section):
+        for section, chosen in self.chosen.items():
+            for at in self._newest(section) if section is not Section.OPEN else ():
                 text = self.items[section][at]
-                is_shown = chosen.get(at) == text
-                is_shown = is_shown or (at not in chosen and _flat([text]) in listed)
-                if is_shown or section is Section.OPEN or len(text) > chars or not budget:
-                    continue
-                left.setdefault(section, []).insert(0, (at, text))
-                budget, chars = budget - 1, chars - len(text)
-        return "\n".join((HEADING, *self._sections(left))) if left else ""
+                is_shown = chosen.get(at) == text or (at not in chosen and _flat(text) in shown)
+                if not is_shown and len(text) <= chars and budget:
+                    left[section][at] = text
+                    budget, chars = budget - 1, chars - len(text)
+        return "\n".join((HEADING, *self._sections(left))) if any(left.values()) else ""
 
     def counts(self) -> tuple[SectionCount, ...]:
         """Return what became of the items of each section."""
         counts: list[SectionCount] = []
         for section, items in self.items.items():
-            replaced = self.digest.superseded[section]
-            kept = len(self.chosen.get(section, {}))
+            replaced, kept = self.digest.superseded[section], len(self.chosen[section])
             if found := len(items) + replaced:
                 dropped = found - kept - replaced
                 counts.append(SectionCount(section.value, found, kept, replaced, dropped))
         return tuple(counts)
 
 
-def _grouped(statements: Iterable[str]) -> list[str]:
-    """Return statements with each label once: of the same one they stand below each other."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for text in statements:
-        label = label_of(text)
-        groups.setdefault((label, "" if label else text), []).append(
-            text.removeprefix(label).strip()
-        )
-    return [
-        "\n".join((label, *lines)) if len(lines) > 1 else f"{label} {lines[0]}".strip()
-        for (label, _), lines in groups.items()
-    ]
-
-
-def _line(text: str) -> str:
-    return "- " + text.replace("\n", "\n  ")
-
-
-def _flat(texts: Iterable[str]) -> str:
-    return " ".join(" ".join(texts).lower().split())
+def _flat(text: str) -> str:
+    return " ".join(text.lower().split())
 
 
 # --- summaries --------------------------------------------------------------------------------
@@ -360,7 +315,7 @@ def write_summary(
     if not wants_retain:
         return fitted(digest, limit, scope.count, scope.closing)
     retain_tokens = int(limit * RETAIN_SHARE)
-    retained = fitted(digest, retain_tokens, scope.count, NO_CLOSING, _RETAINED)
+    retained = fitted(digest, retain_tokens, scope.count, sections=_RETAINED)
     others = frozenset(Section) - _RETAINED
     made = fitted(digest, limit - retain_tokens, scope.count, scope.closing, others)
     text = retained.text if retained.text != NOTHING else None

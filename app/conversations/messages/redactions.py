@@ -28,11 +28,11 @@ from app.blobs.stored_output import inline_output
 from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import NotFound
-from app.conversations.compactions import make_compaction_due
 from app.conversations.events import EventType
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.stored_results import StoredResults
+from app.conversations.pressure import make_compaction_due
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS
 from app.conversations.view import Span

@@ -12,14 +12,14 @@ from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import CompactionThreshold, Conversation
-from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
-from app.conversations.rows import (
+from app.conversations.from_rows import (
     CALIBRATION,
     STATE_COLUMNS,
     CachedSettings,
     entry_from,
     stored_message_from,
 )
+from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
 from app.conversations.turns import Entry, with_pins
 from app.conversations.view import marker_of
 from app.database.connections import Repository, Statement

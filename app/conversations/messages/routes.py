@@ -92,7 +92,7 @@ class MessagesAppend(RequestSchema):
                 {"role": "assistant", "content": "It rains, 8 degrees."},
             ],
             "expected_seq": 0,
-        },
+        }
     )
 
     messages: list[MessageObject]
@@ -233,7 +233,7 @@ async def list_messages(
     """
     page_order: str = order
     if cursor:
-        page_order, seq = cursors.decode_message(cursor)
+        page_order, seq = cursors.decode(cursor, "messages")
         if page_order == "asc":
             after_seq = max(after_seq, seq)
         else:

@@ -22,9 +22,8 @@ from app.common.answers import answer
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
-from app.conversations.compaction_receipt import UNOBSERVED, Observer
-from app.conversations.compactions import ProviderCompactions, announce_due_compaction, read_budget
 from app.conversations.conversation import Conversation, SettingsList
+from app.conversations.from_rows import CachedSettings, versions_of
 from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.repository import ADD_ANSWER
@@ -37,8 +36,10 @@ from app.conversations.messages.row import (
     row_of,
 )
 from app.conversations.messages.stored_results import StoredResults
-from app.conversations.rows import CachedSettings, versions_of
+from app.conversations.pressure import announce_due_compaction, read_budget
+from app.conversations.receipt import UNOBSERVED, Observer
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.stored_compactions import ProviderCompactions
 from app.conversations.windows import ActiveWindows
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
@@ -215,13 +216,7 @@ class LogService:
         """
         ids = [draft.id or self._new_id() for draft in shape.drafts]
         after = await session.log.append(
-            tenant_id,
-            known,
-            batch.request,
-            shape,
-            ids,
-            due=batch.threshold,
-            now=self._active.now(),
+            tenant_id, known, batch.request, shape, ids, due=batch.threshold, now=self._active.now()
         )
         if after is None:
             return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.blobs.blobs import CHUNK_BYTES, Blob, Chunk, Chunker
 from app.blobs.offloading import NewBlob, PreviewedBlob, restore_result
-from app.blobs.preview import PreviewBuilder, PreviewKind, ToolPreview
+from app.blobs.preview import Preview, PreviewBuilder, PreviewKind
 from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if
@@ -143,7 +143,7 @@ class StoredResults:
             blobs = await session.blobs.find_all(conversation_id, refs)
         found: dict[str, PreviewedBlob] = {}
         for blob in blobs:
-            preview = ToolPreview(PreviewKind.WHOLE, ("",))
+            preview = Preview(PreviewKind.WHOLE, ("",))
             if blob.collected_at is None:
                 builder = PreviewBuilder(policy)
                 chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)

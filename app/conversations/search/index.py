@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 
 from app.common import json_text
 from app.common.pages import Bound, Page
+from app.conversations.from_rows import stored_message_from
 from app.conversations.messages.repository import STORED_COLUMNS, bounded_messages, named_calls
 from app.conversations.messages.row import StoredMessage, parse_stored
-from app.conversations.rows import stored_message_from
 from app.conversations.search.words import MAX_LEXEMES, lexemes, text_of
 from app.database.connections import Session, Statement
 from app.database.sql import equal, insert, limits, page_of

@@ -152,7 +152,7 @@ class SearchService:
         created: dict[str, datetime] = {}
         before, last_id, before_seq = None, "", _ANY
         if cursor is not None:
-            at, last_id, before_seq = cursors.decode_search(cursor, digest)
+            at, last_id, before_seq = cursors.decode(cursor, "search", digest)
             # The next id: so the list begins with the conversation itself, if it is still there.
             before = at, str(UUID(int=UUID(last_id).int + (before_seq > 1)))
         hits, room = list[tuple[str, SearchedMessage]](), PAGE_BYTES
@@ -185,7 +185,7 @@ class SearchService:
             key, seq = places[-1]
             before = created[key], key
         if before is not None:
-            next_cursor = cursors.encode("search", digest, before[0].isoformat(), before[1], seq)
+            next_cursor = cursors.encode("search", digest, *before, seq)
         data = await asyncio.to_thread(
             lambda: [_hit(item, public_ids[key], terms) for key, item in hits]
         )

@@ -203,8 +203,5 @@ def test_concurrent_starts_end_in_one_server(data_dir: Path) -> None:
 def test_cluster_of_another_version_is_refused(data_dir: Path) -> None:
     """A cluster of another PostgreSQL is refused with what to do. [operation.new-major]"""
     (data_dir / "postgres" / "PG_VERSION").write_text("16\n")
-    with (
-        pytest.raises(EmbeddedPostgresError, match=r"PostgreSQL 16.*restore"),
-        running(data_dir),
-    ):
+    with pytest.raises(EmbeddedPostgresError, match=r"PostgreSQL 16.*restore"), running(data_dir):
         pass

@@ -10,8 +10,8 @@ import pytest_asyncio
 from uuid_utils import uuid7
 
 from app.conversations.conversation import StoredSettings
+from app.jobs.repository import WAITING
 from app.repositories import Database
-from app.work.repository import WAITING
 from tests.patience import PATIENCE_SECONDS
 
 TENANT = "default"

@@ -168,7 +168,7 @@ SPREAD = {
         "conversations.listing": ("BY_IDS BY_IDS_WITH_USAGE LABELLED PLACES PLACES_OF_AGENT"),
         "conversations.events": "NEWEST_OF",
         "snapshots.forks": "COPIES COPY_BLOBS COPY_COMPACTIONS COPY_VERSIONS COPY_WORDS",
-        "work.repository": "COUNT_WAITING WAITING FIND_JOB",
+        "jobs.repository": "COUNT_WAITING WAITING FIND_JOB",
         "conversations.messages.redactions": "COPIES",
         "conversations.service": "SOME_CONVERSATIONS",
         "tenancy.retention": "DELETE_OLD LIST_EXPIRED",
@@ -177,7 +177,7 @@ SPREAD = {
         "conversations.search.index": "UNINDEXED",
         "conversations.search.service": "BLOCKS INDEXED_BEFORE",
         "conversations.windows": "COUNT_TOKENS CLEAR ADD_CLEARED",
-        "conversations.statuses": "ACTIVITIES",
+        "conversations.other_conversations": "ACTIVITIES",
     }.items()
     for name in names.split()
 }

@@ -12,10 +12,10 @@ import pytest_asyncio
 from app.common import json_text
 from app.compaction.run import CompactionRequest
 from app.composition import new_id
+from app.jobs.repository import Job
 from app.main import create_app
 from app.repositories import Database
 from app.settings import Settings
-from app.work.repository import Job
 from tests.api.talk import append, assert_problem, new_conversation, talk
 from tests.conftest import started
 from tests.patience import PATIENCE_SECONDS

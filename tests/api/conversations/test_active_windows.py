@@ -99,10 +99,7 @@ async def test_rolling_window_of_a_conversation(client: httpx.AsyncClient, clock
     A fork has the value of its source. [window.inherited]
     """
     agent_path = await agent(client, rolling_window_seconds=600)
-    body = {
-        "agent_id": agent_path.rsplit("/", 1)[1],
-        "rolling_window_seconds": 60,
-    }
+    body = {"agent_id": agent_path.rsplit("/", 1)[1], "rolling_window_seconds": 60}
     made = await client.post("/v1/conversations", json=body)
     path = made.headers["Location"]
 

@@ -92,10 +92,7 @@ async def listening(
 def settings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Settings of an app that polls often."""
     monkeypatch.setattr("app.composition.EVENT_POLL_SECONDS", 0.02)
-    return Settings(
-        database_url=database_url,
-        default_model="gpt-4o",
-    )
+    return Settings(database_url=database_url, default_model="gpt-4o")
 
 
 @pytest.fixture

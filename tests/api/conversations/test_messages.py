@@ -219,9 +219,7 @@ async def test_concurrent_equal_appends(client: httpx.AsyncClient) -> None:
     path = await new_conversation(client)
     posts = [
         client.post(
-            f"{path}/messages",
-            json={"messages": [user("one")]},
-            headers={"Idempotency-Key": "k"},
+            f"{path}/messages", json={"messages": [user("one")]}, headers={"Idempotency-Key": "k"}
         )
         for _ in range(8)
     ]

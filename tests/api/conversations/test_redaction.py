@@ -163,9 +163,7 @@ async def redact_all(client: httpx.AsyncClient, path: str) -> list[str]:
 
 
 async def test_a_canary_is_nowhere_afterwards(
-    clients: tuple[httpx.AsyncClient, httpx.AsyncClient],
-    database_url: str,
-    folder: Path,
+    clients: tuple[httpx.AsyncClient, httpx.AsyncClient], database_url: str, folder: Path
 ) -> None:
     """It is in no table, object and answer of two processes, and every payload is valid."""
     one, other = clients

@@ -162,8 +162,7 @@ async def test_oversized_bodies(small_client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
-    ["limit=0", "limit=1001", "limit=x", "limit=%ff", "cursor=nonsense", "cursor=WzFd"],
+    "query", ["limit=0", "limit=1001", "limit=x", "limit=%ff", "cursor=nonsense", "cursor=WzFd"]
 )
 async def test_invalid_query_parameters_are_refused(client: httpx.AsyncClient, query: str) -> None:
     """Every list refuses parameters out of range and cursors it has not given."""

@@ -403,10 +403,7 @@ def providers() -> Iterator[FakeProviders]:
 
 
 async def test_an_agent_of_the_openai_sdk_has_payload_and_tools(
-    served: str,
-    http: httpx.AsyncClient,
-    providers: FakeProviders,
-    monkeypatch: pytest.MonkeyPatch,
+    served: str, http: httpx.AsyncClient, providers: FakeProviders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script runs as printed; the model has each tool once, and the log all it did."""
     path = await new_conversation(http, model="gpt-4.1")

@@ -164,11 +164,7 @@ def test_a_body_below_the_minimum_rate_is_refused(port: int) -> None:
 
 @pytest.mark.parametrize(
     ("piece", "begin"),
-    [
-        (b"a", CHUNKED + b"1;"),
-        (b"X: y\r\n", CHUNKED + b"0\r\n"),
-        (b"1\r\n \r\n", CHUNKED),
-    ],
+    [(b"a", CHUNKED + b"1;"), (b"X: y\r\n", CHUNKED + b"0\r\n"), (b"1\r\n \r\n", CHUNKED)],
     ids=["chunk extension", "trailers", "chunks of a byte"],
 )
 def test_framing_is_bounded(patient_port: int, piece: bytes, begin: bytes) -> None:

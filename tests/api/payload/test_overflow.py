@@ -23,12 +23,7 @@ TOO_LONG: list[Any] = [
     {"error": {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens"}},
     [{"error": {"code": 400, "message": "The input token count (9) exceeds the maximum number"}}],
 ]
-OTHERS: list[Any] = [
-    "",
-    "Rate limit reached: too many tokens per minute",
-    {},
-    [],
-]
+OTHERS: list[Any] = ["", "Rate limit reached: too many tokens per minute", {}, []]
 
 
 @pytest_asyncio.fixture

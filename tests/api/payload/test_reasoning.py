@@ -118,10 +118,7 @@ GEMINI_LITELLM = (
         "provider_specific_fields": {"thought_signatures": [GEMINI_SIGNED]},
     },
     signed_step("c2", "And:", litellm_sign("c2ln" * 30)),
-    {
-        **step(None, "All done."),
-        "provider_specific_fields": {"thought_signatures": ["dGV4" * 8]},
-    },
+    {**step(None, "All done."), "provider_specific_fields": {"thought_signatures": ["dGV4" * 8]}},
 )
 Loop = tuple[dict[str, Any], ...]
 FAMILIES: dict[str, tuple[Loop, tuple[str, ...]]] = {

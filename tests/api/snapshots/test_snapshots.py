@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from app.main import create_app
 from app.settings import Settings
-from app.snapshots.copies import ENTRY_FIELDS
+from app.snapshots.restored_messages import ENTRY_FIELDS
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import execute, started
 from tests.fake_llm import FakeLLM, answer, no_tags, status

@@ -15,10 +15,7 @@ from tests.api.talk import append, assert_problem, new_conversation, user
 from tests.conftest import execute, started
 from tests.keys import create
 
-READINGS = {
-    ("post", "/v1/tokens/count"),
-    ("post", "/v1/context/needs-compression"),
-}
+READINGS = {("post", "/v1/tokens/count"), ("post", "/v1/context/needs-compression")}
 """The only requests with a body that change nothing; written down here by hand."""
 UNKNOWN = "0199a1b2-3c4d-7e5f-8a9b-0c1d2e3f4a5b"
 

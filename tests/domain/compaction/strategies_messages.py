@@ -232,9 +232,7 @@ def originals() -> st.SearchStrategy[Text]:
         [
             Text("said", {**item, "id": "msg_1"}, FormatName.OPENAI_RESPONSES),
             Text(
-                "said",
-                {"type": "text", "text": "said", "citations": [cited]},
-                FormatName.ANTHROPIC,
+                "said", {"type": "text", "text": "said", "citations": [cited]}, FormatName.ANTHROPIC
             ),
             Text("said", {"text": "said", "thoughtSignature": "c2ln"}, FormatName.GEMINI),
         ]

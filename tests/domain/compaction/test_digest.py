@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.summaries.digest import HEADING, MORE, Closing, Digest
+from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.writing import NOTHING, digest_of, fitted, without_replaced
+from app.compaction.summaries.sections import HEADING, MORE, NOTHING, Closing
+from app.compaction.summaries.writing import digest_of, fitted, without_replaced
 from app.formats.message import Message, Role, Text, ToolCall
 
 PLENTY = 6000
@@ -103,10 +104,7 @@ def test_a_summary_holds_what_the_work_needs() -> None:
             "From now on, answer in German.",
             "CONSTRAINT: The budget cap is $500 in total.",
         ],
-        "Requests": [
-            f"#1 {REQUEST}",
-            "#7 bcrypt\n(asked: Shall I use bcrypt or argon2?)",
-        ],
+        "Requests": [f"#1 {REQUEST}", "#7 bcrypt\n(asked: Shall I use bcrypt or argon2?)"],
         "Todo list": ["[ ] deploy"],
         "Failed last": ["pytest -x → ValueError: bad salt"],
         "Files edited": ["src/auth/login.py"],

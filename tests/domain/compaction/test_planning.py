@@ -21,7 +21,6 @@ from app.compaction.planning import (
     room_for_summaries,
     summary_limit,
 )
-from app.conversations.compaction_receipt import CompactionPlan, NoCompaction
 from app.conversations.conversation import (
     CompactionThreshold,
     Conversation,
@@ -29,6 +28,7 @@ from app.conversations.conversation import (
     StoredSettings,
     compaction_threshold,
 )
+from app.conversations.receipt import CompactionPlan, NoCompaction
 from app.conversations.turns import Entry, entry, pinned_seqs
 from app.conversations.view import Span, Summary, View, spans_beside
 from app.conversations.visible import base_view, kept_seqs, kept_with_pins, shown_entries
@@ -56,10 +56,7 @@ U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
 def resolved_with(
-    policy: Policy | None = None,
-    limits: Limits = LIMITS,
-    fixed: int = 0,
-    factor: float = 1.0,
+    policy: Policy | None = None, limits: Limits = LIMITS, fixed: int = 0, factor: float = 1.0
 ) -> ResolvedSettings:
     """Return resolved settings with this policy and window; sections take `fixed` tokens."""
     return replace(

@@ -24,7 +24,7 @@ from app.compaction.reduction import (
     without_oldest_half,
 )
 from app.compaction.shown_history import NOTE_TOKENS, HistoryBudget, ShownHistory, tokens_of
-from app.conversations.compaction_receipt import CompactionPlan
+from app.conversations.receipt import CompactionPlan
 from app.conversations.turns import Entry, call_groups, entry, protected
 from app.conversations.view import Span, View, spans_beside
 from app.conversations.visible import shown_entries, view_after

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.compaction.run import LEVELS, next_merge
 from app.compaction.shown_history import HistoryBudget, ShownHistory
 from app.compaction.strategies import MAX_FAILURES, STRATEGIES
-from app.conversations.compaction_receipt import ChainStep, CompactionPlan, NoCompaction, SlidingCut
+from app.conversations.receipt import ChainStep, CompactionPlan, NoCompaction, SlidingCut
 from app.conversations.turns import (
     Entry,
     call_groups,
@@ -345,9 +345,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
 
 
 @given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=60),
-    st.integers(1, 6),
-    st.integers(20, 400),
+    st.lists(st.integers(1, 30), min_size=1, max_size=60), st.integers(1, 6), st.integers(20, 400)
 )
 def test_a_tree_only_adds_and_merges(chunks: list[int], fanout: int, max_tokens: int) -> None:
     """Spans adjoin, levels never rise, and nothing is summarised twice below the top level.

@@ -149,7 +149,6 @@ def test_the_frame_stands_whatever_the_transcript(pieces: list[str]) -> None:
         assert len(re.findall(rf"<{tag}>", body)) == 1
         assert len(re.findall(rf"</{tag}>", body)) == 1
     assert body.count("<summary>") == 1
-    assert body.count("\n---\n") == 2
     assert body.index("<conversation>") < body.index("</conversation>") < body.index("<summary>")
 
 
@@ -171,20 +170,17 @@ def test_the_default_prompt_asks_for_sections() -> None:
         body.index(f"- {heading}")
         for heading in (
             "Requests:",
-            "Standing instructions and constraints:",
+            "Standing instructions:",
             "Decisions: each with its reason",
-            "State of the work: done, in progress, blocked",
+            "State of the work: done, in progress, failed",
             "Files:",
-            "Errors and fixes",
+            "Errors:",
             "Values:",
-            "Evidence: tests, commands",
             "Next step",
-            "Left out:",
         )
     ]
     assert places == sorted(places)
-    assert "filler" in body
-    assert "---\nUser:\nhello\n---" in body
+    assert "<conversation>\nUser:\nhello\n</conversation>" in body
     assert "<retain>" not in body
 
 
@@ -196,8 +192,7 @@ def test_what_is_newer_comes_after_the_earlier_summary() -> None:
     tags = ("<earlier_retain>", "<earlier_summary>", "<conversation>", "<checklist>")
     places = [body.index(tag) for tag in tags]
     assert places == sorted(places)
-    assert "the newer transcript" in body
-    assert "the newer one alone: it replaces the older one" in body
+    assert "state the newer one alone" in body
     assert "do not repeat it" in body
     assert body.count("</checklist>") == 1
     assert "<checklist>" not in request()
@@ -211,26 +206,24 @@ def test_an_earlier_retain_is_carried_on() -> None:
     resolved = "<earlier_retain>\nref=7\n</earlier_retain>"
     wanted = request(retained="ref=7", summary_request=SummaryRequest(retain_prompt="refs"))
     assert resolved in wanted
-    assert "into yours, word for word" in wanted
+    assert "must be in your retain section, word for word" in wanted
     unwanted = request(retained="ref=7")
     assert resolved in unwanted
-    assert "belongs into your summary" in unwanted
+    assert "must be in your summary" in unwanted
 
 
 def test_kept_messages_are_marked_and_explained() -> None:
     """Kept messages have a label, which the prompt explains. [pins.verbatim]"""
     texts = texts_of([user("hi"), user("pin me")], frozenset({1}))
     assert texts == [["User:\nhi"], ["User (kept word for word):\npin me"]]
-    assert "do not repeat it" in request(has_verbatim=True)
-    assert "kept word for word" not in request()
+    assert "marked as kept word for word" in request(texts[1][0])
+    assert "marked as kept" not in request()
 
 
 def test_summaries_of_parts_are_named_as_such() -> None:
-    """The prompt states that the input consists of summaries, in order. [strategy.tree]"""
-    groups = summary_groups(["a", "b"])
-    assert [part.full_text for (part,) in groups] == ["Part 1:\na", "Part 2:\nb"]
-    assert "summaries of consecutive parts" in request(of_summaries=True)
-    assert "stands a transcript" in request()
+    """Each is labelled, in order. [strategy.tree]"""
+    texts = [part.full_text for (part,) in summary_groups(["a", "b"])]
+    assert texts == ["Summary of part 1:\na", "Summary of part 2:\nb"]
 
 
 def test_the_prompt_hash_depends_on_the_request() -> None:
@@ -248,7 +241,11 @@ def test_the_prompt_hash_depends_on_the_request() -> None:
         ("<summary> tea </summary>", "tea"),
         ("Sure!\n<Summary>tea</SUMMARY >\nDone", "tea"),
         ("<think>a <summary> draft</think><summary>tea</summary>", "tea"),
+        ("So: a <summary> it is.</think>\n<summary>tea</summary>", "tea"),
         ("<summary>a </summary> b</summary>", "a </summary> b"),
+        ("<summary>a </think> b</summary>", "a </think> b"),
+        ("```xml\n<summary>tea</summary>\n```\n", "tea"),
+        ("<summary>```markdown\n## Requests\n- tea\n```\n</summary>", "## Requests\n- tea"),
     ],
 )
 def test_the_summary_is_taken_out_of_its_tags(answer: str, summary: str) -> None:
@@ -274,10 +271,25 @@ def test_unusable_answers_are_rejected(answer: Completion, reason: str) -> None:
     assert parse_answer(answer, False, 100) == reason
 
 
-@given(st.text(), st.booleans())
-def test_no_answer_can_raise(text: str, wants_retain: bool) -> None:
+@pytest.mark.parametrize(
+    ("answer", "summary"),
+    [
+        (completion("<summary>## State\n- tea\n- cof", "length"), "## State\n- tea"),
+        (completion("```\n## State\n- tea\n```"), "## State\n- tea"),
+        (completion("<summary>tea", "length"), "summary_tag_missing"),
+        (completion("I cannot do that."), "summary_tag_missing"),
+    ],
+)
+def test_the_last_answer_counts_as_far_as_it_goes(answer: Completion, summary: str) -> None:
+    """Whole lines of one that was cut off do, and sections without tags, but no refusal."""
+    parsed = parse_answer(answer, False, 100, is_last=True)
+    assert summary == (parsed if isinstance(parsed, str) else parsed.text)
+
+
+@given(st.text(), st.booleans(), st.booleans(), st.sampled_from(("stop", "length")))
+def test_no_answer_can_raise(text: str, retains: bool, is_last: bool, reason: str) -> None:
     """Any answer of a model is a result or a reason."""
-    parse_answer(completion(text), wants_retain, 100)
+    parse_answer(completion(text, reason), retains, 100, is_last=is_last)
 
 
 @given(st.text(max_size=200))

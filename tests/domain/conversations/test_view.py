@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from app.conversations.rows import view_from
+from app.conversations.from_rows import view_from
 from app.conversations.view import RETAIN_PREFIX, SUMMARY_PREFIX, View
 from tests.domain.conversations.generated import views
 

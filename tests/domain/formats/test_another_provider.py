@@ -20,7 +20,7 @@ from app.formats.openai_chat import OpenAIChat
 from app.formats.tools import short_id
 from app.models.tokens import count_payload_messages
 from app.payload.assembler import Assembler
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from app.prompt.resolved_settings import NO_PAYLOAD_TOOLS
 from app.prompt.sections import PromptSection
 from tests.domain.histories import ANTHROPIC, CHAT, third

@@ -12,7 +12,7 @@ from app.conversations.view import View
 from app.formats import PROVIDERS
 from app.formats.media import clean
 from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Text
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RawLog, rows_of, third
 

@@ -21,7 +21,7 @@ from app.common.errors import ValidationError
 from app.conversations.view import View
 from app.formats import reasoning as reasoning_families
 from app.formats.message import FormatName
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from tests.domain.formats.sdk_fields import samples
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, RESPONSES, RawLog, rows_of, third
 

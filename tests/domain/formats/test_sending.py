@@ -42,10 +42,7 @@ from tests.domain.compaction import strategies_messages as generated
 from tests.judge import check_type, errors, judge
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
-TYPES: dict[FormatName, Any] = {
-    CHAT: ChatCompletionMessageParam,
-    ANTHROPIC: MessageParam,
-}
+TYPES: dict[FormatName, Any] = {CHAT: ChatCompletionMessageParam, ANTHROPIC: MessageParam}
 UNPAIRED = ("call-unanswered", "search-unanswered", "orphan-result", "item-id-reused")
 
 
@@ -215,7 +212,7 @@ ANSWERED = [
         "text": "said",
         "citations": [
             {"type": "web_search_result_location", "url": "https://a.test", "title": None}
-            | {"cited_text": "a", "encrypted_index": "b"},
+            | {"cited_text": "a", "encrypted_index": "b"}
         ],
     },
 ]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from app.compaction.reduction import reduced_to_fit
 from app.compaction.shown_history import HistoryBudget, ShownHistory
 from app.compaction.strategies import STRATEGIES
-from app.conversations.compaction_receipt import CompactionPlan, SlidingCut
 from app.conversations.messages.row import LogRow
+from app.conversations.receipt import CompactionPlan, SlidingCut
 from app.conversations.turns import Entry, is_group_boundary, pinned_seqs, protected
 from app.conversations.view import Span, Summary, View, spans_beside
 from app.conversations.visible import shown_entries, view_after, view_summary_tokens
@@ -21,7 +21,7 @@ from app.formats import ToolDefinition
 from app.formats.message import FormatName
 from app.models.budget import Limits, ModelInfo
 from app.payload.assembler import Assembler
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from app.policy.policy import (
     CompactionPolicy,
     Policy,

@@ -22,7 +22,7 @@ from app.formats.message import EMPTY_MESSAGE, NO_RESULT, FormatName, Message, R
 from app.formats.tools import own_id
 from app.models.tokens import count_payload_messages
 from app.payload.assembler import CONTINUE_NOTE, START_NOTE, WINDOW_NOTE, Assembler
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from app.payload.items import MAX_BREAKPOINTS, PayloadItems, breakpoint_json, with_breakpoints
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
@@ -322,8 +322,7 @@ def test_the_newest_block_of_the_log_is_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "note"),
-    [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)],
+    ("view", "note"), [(EVERYTHING, START_NOTE), (View(spans=(Span(2, ENDLESS),)), WINDOW_NOTE)]
 )
 def test_a_note_precedes_a_payload_that_would_start_with_an_assistant(
     view: View, note: str
@@ -352,10 +351,7 @@ FAILED = {"role": "assistant", "content": [{"type": "compaction", "content": Non
     ],
 )
 def test_a_note_stands_for_a_first_item_that_is_not_sent(
-    format: FormatName,
-    made_in: FormatName,
-    first: dict[str, Any],
-    note: str,
+    format: FormatName, made_in: FormatName, first: dict[str, Any], note: str
 ) -> None:
     """What only a left out item stands for is not lost silently, nor is the payload empty.
 

@@ -18,7 +18,7 @@ from app.conversations.view import ENDLESS, Span, View
 from app.formats.message import NO_RESULT, FormatName
 from app.models.tokens import count_payload_messages
 from app.payload.assembler import CONTINUE_NOTE, Assembler
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from app.prompt.sections import DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
 from tests.domain.payload.builders import ITEMS, asks, faults, result, user

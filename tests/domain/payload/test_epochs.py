@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.conversations.epochs import EpochStart
-from app.conversations.rows import epoch_start_from
+from app.conversations.epoch import EpochStart
+from app.conversations.from_rows import epoch_start_from
 from app.prompt.resolved_settings import STUB_TOOL, PayloadTools
 from tests.domain.conversations.generated import views
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.conversations.view import View
 from app.formats.message import FormatName
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from tests.domain.histories import (
     ANTHROPIC,
     CHAT,

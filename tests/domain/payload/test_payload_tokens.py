@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.formats.message import FormatName
 from app.models.tokenizer import LocalTokenizer
 from app.payload.assembler import Assembler
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, rows_of
 from tests.domain.payload.builders import IMAGE, LEAST, Case, cases

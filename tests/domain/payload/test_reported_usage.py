@@ -19,7 +19,7 @@ from openai.types.responses import ResponseUsage
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
 from app.common.errors import ValidationError
-from app.conversations.epochs import Epoch
+from app.conversations.epoch import Epoch
 from app.formats.message import FormatName
 from app.models.usage import CallUsage, TokenUsage, read_usage
 
@@ -128,10 +128,7 @@ def shapes_of(fresh: int, output: int, write: int, read: int) -> dict[str, dict[
         shapes["gemini wire"] = json.loads(wire)
     if not write and not read:
         shapes["plain"] = {"input_tokens": sent, "output_tokens": output}
-    return shapes | {
-        "litellm": litellm,
-        "litellm steps": litellm | {"iterations": [step]},
-    }
+    return shapes | {"litellm": litellm, "litellm steps": litellm | {"iterations": [step]}}
 
 
 COUNT = st.integers(0, 10**6)
@@ -157,11 +154,7 @@ WRONG: list[tuple[FormatName, dict[str, Any], str]] = [
     (CHAT, {"prompt_tokens": BIG + 1}, "/usage/prompt_tokens"),
     (CHAT, {"prompt_tokens": 5, "completion_tokens": -1}, "/usage/completion_tokens"),
     (CHAT, {"prompt_tokens": 5, "prompt_tokens_details": 5}, "/usage/prompt_tokens_details"),
-    (
-        RESPONSES,
-        {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 6}},
-        "/usage",
-    ),
+    (RESPONSES, {"input_tokens": 5, "input_tokens_details": {"cached_tokens": 6}}, "/usage"),
     (
         ANTHROPIC,
         {"input_tokens": 5, "iterations": [{"type": "message", "input_tokens": None}]},

@@ -191,13 +191,7 @@ def test_patterns_take_linear_time(blob: bytes) -> None:
         (r"(\pL{1,10}){10}", "The pattern is too complex: it repeats too much"),
         *(
             (pattern, "A pattern has ^ and $ for the ends of a line, and no \\C")
-            for pattern in (
-                r"\Aa",
-                r"b\z",
-                "(?-m)^a|b$",
-                "(?i-m:^A)",
-                r"a\Cb",
-            )
+            for pattern in (r"\Aa", r"b\z", "(?-m)^a|b$", "(?i-m:^A)", r"a\Cb")
         ),
         ("a" * (MAX_PATTERN_CHARACTERS + 1), "A pattern has at most 1000 characters"),
     ],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.blobs.blobs import ToolOutputRef, encode
@@ -16,9 +16,9 @@ from app.blobs.preview import (
     NOTE_BYTES,
     READ_BYTES,
     READ_LINES,
+    Preview,
     PreviewBuilder,
     PreviewKind,
-    ToolPreview,
     preview_of_texts,
 )
 from app.policy.policy import ToolOutputPolicy, ToolView
@@ -49,7 +49,7 @@ def small_limits() -> st.SearchStrategy[ToolOutputPolicy]:
     return st.builds(limits, st.integers(1, 6), st.integers(1, 40), modes)
 
 
-def view_of(text: str, made_by: ToolOutputPolicy = DEFAULT) -> ToolPreview:
+def view_of(text: str, made_by: ToolOutputPolicy = DEFAULT) -> Preview:
     """Return the preview of one text."""
     return preview_of_texts([text], made_by, ref_of(text), "shell_exec")
 
@@ -66,7 +66,7 @@ def bytes_cut(text: str, most: int) -> str:
     return text
 
 
-def shown_text(view: ToolPreview) -> str:
+def shown_text(view: Preview) -> str:
     """Return the text that a preview shows, without its note."""
     return "".join(view.texts).removesuffix(view.note)
 
@@ -83,6 +83,7 @@ MAX_BYTES = st.integers(1, 40) | st.integers(NOTE_BYTES - 2, NOTE_BYTES + 80)
 # --- what is kept ---------------------------------------------------------------------------
 
 
+@example("ab\rc\n" + "z\n" * 200, 1, 254)
 @given(PADDED, st.integers(1, 6), MAX_BYTES)
 def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
     """Rules 1 and 2; the note counts towards the bytes, and no character is split."""
@@ -93,7 +94,7 @@ def test_lines_are_cut_then_bytes(text: str, line: int, most: int) -> None:
     assert shown_text(view) in (shown, shown + "\n")
     assert (view.kind is PreviewKind.WHOLE) == (shown == text)
     if shown == text:
-        assert view == ToolPreview(PreviewKind.WHOLE, (text,))
+        assert view == Preview(PreviewKind.WHOLE, (text,))
     elif shown == cut:
         assert view.mentions == (READ_BYTES, GREP)
         assert view.plain_note.startswith(f"[Long lines cut: {len(encode(shown))} of ")

@@ -13,8 +13,8 @@ import pytest
 from app.common.errors import ServiceUnavailable
 from app.compaction import planning
 from app.compaction.run import CompactionRequest
+from app.jobs.repository import Job
 from app.repositories import Database
-from app.work.repository import Job
 from tests.conftest import execute
 from tests.services.fakes import (
     CHAT,

@@ -16,7 +16,7 @@ from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.writing import SummaryScope
 from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
-from app.conversations.compaction_receipt import Compaction
+from app.conversations.receipt import Compaction
 from app.conversations.view import Span
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -88,12 +88,7 @@ async def test_ranges_of_successive_compactions_contain_one_another(harness: Har
 # --- any log --------------------------------------------------------------------------------
 
 
-@given(
-    log=raw_logs(10),
-    top=st.integers(0, 2),
-    bottom=st.integers(1, 3),
-    more=raw_logs(4),
-)
+@given(log=raw_logs(10), top=st.integers(0, 2), bottom=st.integers(1, 3), more=raw_logs(4))
 @settings(
     max_examples=15,
     deadline=None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.compaction.receipts import Receipt
+from app.compaction.undo import Receipt
 from app.repositories import Database
 from tests.services.fakes import (
     SUMMARISER,

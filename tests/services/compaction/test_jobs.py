@@ -13,8 +13,8 @@ from app.common.errors import Conflict, ServiceUnavailable
 from app.composition import new_id
 from app.conversations.conversation import StoredSettings
 from app.database.connections import Store
+from app.jobs.leases import Leases
 from app.repositories import Database, Repositories
-from app.work.leases import Leases
 from tests.conftest import execute
 from tests.patience import PATIENCE_SECONDS
 

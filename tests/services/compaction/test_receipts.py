@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.common.errors import Conflict
-from app.compaction.receipts import Receipt
+from app.compaction.undo import Receipt
 from tests.services.fakes import SUMMARISER, TENANT, Harness, own_text, user
 from tests.services.payload.builders import SECTIONS, TOOLS, check, fill, policy
 

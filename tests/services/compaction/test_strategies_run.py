@@ -97,11 +97,7 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
         retain, summary, *later = texts(build)
         assert retain == "[Kept from earlier in the conversation: the goal is tea]"
         assert summary.startswith(SUMMARY_PREFIX) and "\nwhat was said\n\nMore: " in summary
-        assert later[:3] == [
-            "the last question",
-            "the last answer",
-            "and more of it",
-        ]
+        assert later[:3] == ["the last question", "the last answer", "and more of it"]
         assert later[3:] in ([], ["[Continue.]"])
         assert build["summary_used"]
     stored = await harness.receipt(cid)

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ServiceUnavailable
-from app.compaction.summaries.checklist import KEPT_HEADING, NOT_SAID, read_kept
-from app.compaction.summaries.digest import NO_CLOSING, Closing
+from app.compaction.summaries.checklist import KEPT_HEADING, NOT_SAID, WRITTEN, read_kept
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.compaction.summaries.sections import NO_CLOSING, Closing
 from app.compaction.summaries.transcript import SourceText, take_chunk
 from app.compaction.summaries.writing import SummaryScope, digest_of
 from app.compaction.summariser import Summariser
@@ -244,13 +244,13 @@ async def test_a_model_cannot_lose_a_standing_instruction() -> None:
     )
     first = await kept(gateway, work(2, 200))
     listed = f"{KEPT_HEADING}\n- {instruction}"
-    assert first == f"{listed}\n\nshort\n\nMore: receipt, messages 1 to 9."
+    assert first == f"{listed}\n\n{WRITTEN}\nshort\n\nMore: receipt, messages 1 to 9."
     assert f"<checklist>\n{listed}" in gateway.texts[0]
     second = await kept(gateway, work(2, 200)[1:], first)
     assert second.count("table") == 1 and f"- ask the boss{NOT_SAID}\n" in second
     assert "<earlier_summary>\nshort\n</earlier_summary>" in gateway.texts[1]
     third = await kept(gateway, numbered(3), second)
-    assert f"- {instruction}\n\nThey like tables." in third
+    assert f"- {instruction}\n\n{WRITTEN}\nThey like tables." in third
 
 
 # --- chunks ---------------------------------------------------------------------------------

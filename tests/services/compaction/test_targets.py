@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.conversations.compaction_receipt import CompactResult
+from app.conversations.receipt import CompactResult
 from app.repositories import Database
 from tests.domain.histories import RawLog, raw_logs
 from tests.services.fakes import SUMMARISER, Harness, ScriptedGateway, WatchedDatabase, says, user
@@ -100,12 +100,7 @@ async def test_a_dry_run_with_a_model_states_its_estimate(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 async def test_generated_logs_are_compacted_as_a_dry_run_says(
-    harness: Harness,
-    log: RawLog,
-    strategy: str,
-    target: float,
-    window: int,
-    own: dict[str, Any],
+    harness: Harness, log: RawLog, strategy: str, target: float, window: int, own: dict[str, Any]
 ) -> None:
     """A dry run tells exactly what the built-in summariser makes, and the target is met."""
     own = {**own, "compaction": {**own["compaction"], "target": target}}

@@ -32,20 +32,11 @@ SECONDS = 120
 
 
 def events_of(
-    database: Any,
-    most_streams: int = 10,
-    page_rows: int = 500,
-    most_per_tenant: int = 10,
+    database: Any, most_streams: int = 10, page_rows: int = 500, most_per_tenant: int = 10
 ) -> EventService:
     """Return the event service of another process, with a short poll interval."""
     slots = Slots("event_streams", most_streams, most_per_tenant)
-    return EventService(
-        database,
-        lambda: NOW,
-        0.01,
-        slots,
-        page_rows,
-    )
+    return EventService(database, lambda: NOW, 0.01, slots, page_rows)
 
 
 @pytest.fixture

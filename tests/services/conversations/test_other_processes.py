@@ -12,11 +12,11 @@ import orjson
 import pytest
 
 from app.common.errors import UnpairedToolResult
+from app.context.model_entries import ADD_MODEL
 from app.conversations.schemas import AgentPatch, ConversationPatch
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
-from app.tenancy.repository import ADD_MODEL
 from tests.services.fakes import (
     MODEL,
     TENANT,

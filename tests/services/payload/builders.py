@@ -21,10 +21,7 @@ SECTIONS = [
     {"name": "skill", "content": "You can dance.", "kind": "skill"},
 ]
 TOOLS = [{"name": "read_file", "description": "Reads.", "parameters": {"type": "object"}}]
-ASKS = {
-    CHAT: RequestSettings(CHAT, MODEL),
-    ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE),
-}
+ASKS = {CHAT: RequestSettings(CHAT, MODEL), ANTHROPIC: RequestSettings(ANTHROPIC, CLAUDE)}
 
 
 def policy(window: int = 1100, output: int = 100, **leaves: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from app.common.errors import ContextOverflow, ServiceUnavailable
-from app.conversations.compaction_receipt import CompactResult
+from app.conversations.receipt import CompactResult
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from tests.services.fakes import (

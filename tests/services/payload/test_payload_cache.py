@@ -13,7 +13,7 @@ from app.conversations.messages.row import LogRow
 from app.conversations.turns import entry
 from app.conversations.view import ENDLESS, Span, View
 from app.formats.message import FormatName, Role
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 
 VIEW = View(spans=(Span(1, ENDLESS),))
 

@@ -103,10 +103,7 @@ async def test_matches_are_shown_as_grep_prints_them(
 
 @pytest.mark.parametrize(
     ("limit", "count", "way"),
-    [
-        (2, 2, "narrow the pattern or raise limit"),
-        (500, 500, "narrow the pattern"),
-    ],
+    [(2, 2, "narrow the pattern or raise limit"), (500, 500, "narrow the pattern")],
 )
 async def test_a_note_mentions_further_matches(limit: int, count: int, way: str) -> None:
     """A note suggests a higher limit where that shows more [agent-tools.never-named-absent]."""

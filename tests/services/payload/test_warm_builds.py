@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
-from app.context import view as rendering
+from app.context import choose_view as rendering
 from app.context.repository import ContextRepository
 from app.conversations.messages.row import Append
 from app.conversations.messages.service import Appended

@@ -452,9 +452,7 @@ async def test_a_source_deleted_meanwhile_is_not_found(
 
 
 async def test_a_failed_fork_leaves_no_rows(
-    harness: Harness,
-    connection: asyncpg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    harness: Harness, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed fork leaves no rows, and its id can be used again [log.durable]."""
     cid = await compacted(harness)

@@ -22,8 +22,7 @@ from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
 from app.snapshots.restores import RestoreService
 from app.snapshots.schemas import Snapshot
-from app.snapshots.service import SnapshotService
-from app.snapshots.summaries import LAST_MESSAGES, SnapshotSummaries
+from app.snapshots.service import LAST_MESSAGES, SnapshotService
 from tests.services.fakes import (
     ANTHROPIC,
     SUMMARISER,
@@ -77,9 +76,8 @@ class Copies:
             harness.conversations,
             10,
         )
-        summaries = SnapshotSummaries(harness.database, harness.summariser)
         self.saved = SnapshotService(
-            harness.database, harness.resolver, summaries, harness.active, new_id
+            harness.database, harness.resolver, harness.summariser, harness.active, new_id
         )
 
     async def save(self, conversation_id: str) -> Snapshot:

@@ -14,10 +14,7 @@ DAY = timedelta(days=1)
 def retention_of(harness: Harness, event_age: timedelta | None = None) -> RetentionService:
     """Return the retention service with the real time, which the rows have from the database."""
     return RetentionService(
-        harness.database,
-        event_age,
-        harness.conversations.remove_expired,
-        lambda: datetime.now(UTC),
+        harness.database, event_age, harness.conversations.remove_expired, lambda: datetime.now(UTC)
     )
 
 

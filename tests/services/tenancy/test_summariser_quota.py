@@ -43,9 +43,7 @@ async def refusal_facts(quota: SummariserQuota, tenant_id: str = "tenant") -> di
     return dict(failure.value.facts)
 
 
-async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(
-    database: Database,
-) -> None:
+async def test_calls_beyond_the_limit_are_refused_until_the_hour_ends(database: Database) -> None:
     """The calls of a tenant in all processes are counted together, and apart from others."""
     gateway, now = ScriptedGateway(), HOUR + timedelta(minutes=10)
     quotas = [

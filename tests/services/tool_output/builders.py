@@ -17,6 +17,7 @@ from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.service import ConversationService
 from app.repositories import Database, Repositories
+from app.tool_output.collection import BlobCollection
 from app.tool_output.reading import BlobReader
 from app.tool_output.uploads import BlobUploads
 from tests.services.fakes import (
@@ -157,12 +158,7 @@ class Process:
         self.outputs = StoredResults(self.database, self.store, new_id)
         resolver = self.harness.resolver
         self.log = LogService(
-            self.database,
-            resolver,
-            self.outputs,
-            self.harness.active,
-            new_id,
-            1000,
+            self.database, resolver, self.outputs, self.harness.active, new_id, 1000
         )
         self.harness.log = self.log
         self.harness.conversations = ConversationService(
@@ -174,15 +170,9 @@ class Process:
             self.harness.summariser.check_model,
         )
         self.blobs = BlobReader(self.database, resolver, self.outputs)
-        self.uploads = BlobUploads(
-            self.database,
-            resolver,
-            self.store,
-            self.outputs,
-            new_id,
-            lambda: self.now,
-            max_blob_bytes,
-            HOUR,
+        self.uploads = BlobUploads(self.database, resolver, self.outputs, new_id, max_blob_bytes)
+        self.collection = BlobCollection(
+            self.database, resolver, self.store, self.outputs, lambda: self.now, HOUR
         )
 
     async def upload(
@@ -213,7 +203,7 @@ class Process:
 
     async def collect(self, cid: str, **how: Any) -> list[str]:
         """Collect, and return the ids of what was taken."""
-        return [ref.id for ref in (await self.uploads.collect(TENANT, cid, **how)).collected]
+        return [ref.id for ref in (await self.collection.collect(TENANT, cid, **how)).collected]
 
     async def compacted(self, policy: Any = None) -> tuple[str, list[str]]:
         """Return a conversation whose middle is compacted, and the refs of three large results.

@@ -128,16 +128,16 @@ async def test_a_scheduled_collection_visits_due_conversations(
     ref = (await process.upload(loose, b"x" * 5000)).blob.id
     async with process.database.session() as session:
         assert await session.blobs.begin_upload(TENANT, loose, new_id())
-    assert await process.uploads.collect_all() == 2
+    assert await process.collection.collect_all() == 2
     for gone in refs[:2]:
         assert isinstance(await refused(process.read(cid, gone)), Gone)
     assert await process.read(loose, ref) == b"x" * 5000
     assert (await left(connection))[2] == 1
     process.now += 2 * HOUR
-    assert await process.uploads.collect_all() == 1
+    assert await process.collection.collect_all() == 1
     assert (await left(connection))[2] == 0
     assert isinstance(await refused(process.read(loose, ref)), Gone)
-    assert await process.uploads.collect_all() == 0
+    assert await process.collection.collect_all() == 0
     await assert_whole(process, cid)
 
 
@@ -156,10 +156,10 @@ async def test_objects_without_a_row_are_swept(database: Database) -> None:
     await process.harness.conversations.remove(TENANT, while_away)
     process.store.is_away = False
     assert len(await process.store.keys()) == 3
-    await process.uploads.collect_all()
+    await process.collection.collect_all()
     assert len(await process.store.keys()) == 3  # they may belong to an append under way
     process.now += 2 * HOUR
-    await process.uploads.collect_all()
+    await process.collection.collect_all()
     assert len(await process.store.keys()) == 1
     assert await process.read(cid, kept.id) == LARGE.encode()
 
@@ -217,7 +217,7 @@ async def test_concurrent_collections_and_appends_lose_no_blob(
     assert (kept, (await left(connection))[2]) == (0, 0)
     if isinstance(process.store.kept, ObjectStore):
         process.now += 2 * HOUR
-        await process.uploads.collect_all()
+        await process.collection.collect_all()
         held = await connection.fetch("SELECT object_key FROM blobs WHERE collected_at IS NULL")
         assert sorted(row[0] for row in held) == sorted(await process.store.keys())
 
@@ -254,6 +254,6 @@ async def test_blobs_are_unavailable_while_the_store_is(
     process.store.is_away = False
     assert len(await process.store.keys()) == 2
     process.now += 2 * HOUR
-    await process.uploads.collect_all()
+    await process.collection.collect_all()
     assert len(await process.store.keys()) == 1
     await assert_whole(process, cid)

@@ -11,7 +11,10 @@ from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import Conflict, NotFound
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.compaction_receipt import (
+from app.conversations.conversation import Conversation, resume_at_tokens
+from app.conversations.events import EventType
+from app.conversations.messages.row import StoredMessage
+from app.conversations.receipt import (
     FACTS,
     PROVIDER_ITEM_SUMMARY,
     Compaction,
@@ -20,9 +23,6 @@ from app.conversations.compaction_receipt import (
     Failure,
     Trigger,
 )
-from app.conversations.conversation import Conversation, resume_at_tokens
-from app.conversations.events import EventType
-from app.conversations.messages.row import StoredMessage
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import SectionCount, Summary, overlap, spans_through
 from app.conversations.visible import kept_seqs, kept_with_pins

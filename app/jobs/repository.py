@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from app.common import json_text
-from app.conversations.compaction_receipt import Failure
+from app.conversations.receipt import Failure
 from app.database.connections import Repository, Statement, Store
 from app.database.sql import equal, plain, read
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from app.context.choose_view import needed_agent_tools
 from app.context.state import DEGRADED_ONE_BUILD, REASONING_DROPPED, BuildState
-from app.context.view import needed_agent_tools
-from app.conversations.epochs import (
+from app.conversations.epoch import (
     PROVIDER_COMPACTED,
     Epoch,
     EpochStart,
     model_in,
     requested_window,
 )
+from app.conversations.from_rows import epoch_start_from
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
-from app.conversations.rows import epoch_start_from
 from app.conversations.view import View, minus
 from app.formats import PROVIDERS
 from app.formats.reasoning import GEMINI, binds_reasoning

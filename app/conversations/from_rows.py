@@ -11,7 +11,6 @@ from cachetools import LRUCache
 from pydantic import TypeAdapter
 
 from app.common import json_text
-from app.conversations.compaction_receipt import Compaction
 from app.conversations.conversation import (
     DEFAULT_AGENT_WINDOW_SECONDS,
     NO_SETTINGS,
@@ -21,8 +20,9 @@ from app.conversations.conversation import (
     StoredSettings,
     window_of,
 )
-from app.conversations.epochs import Epoch, EpochStart
+from app.conversations.epoch import Epoch, EpochStart
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
+from app.conversations.receipt import Compaction
 from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, window_from
 from app.database.sql import read

@@ -96,11 +96,7 @@ class Client:
         self._has_key = bool(key)
 
     def send(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """Send one request and read its answer.
 

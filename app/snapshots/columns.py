@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.common import json_text
 from app.common.pages import BATCH_BYTES, Bound, Page
-from app.conversations.compaction_receipt import FACTS, Compaction
+from app.conversations.receipt import FACTS, Compaction
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import ActiveWindow
 from app.conversations.visible import with_view
@@ -224,10 +224,7 @@ async def end_copy(
     conversation = await session.conversations.get(tenant_id, key)
     state = await with_window(session, key, conversation.state, shown.window)
     state = replace(
-        state,
-        oldest_at=shown.oldest_at,
-        mentions=tuple(shown.mentions),
-        kept_seqs=shown.kept,
+        state, oldest_at=shown.oldest_at, mentions=tuple(shown.mentions), kept_seqs=shown.kept
     )
     conversation = replace(conversation, state=state)
     visible = await view_state_of(session, resolver, conversation, shown.receipt)

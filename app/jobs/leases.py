@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from app.common.errors import Conflict, ServiceUnavailable
+from app.jobs.repository import RELEASE_LEASE, RETRY_LATER, TAKE_LEASE, Claim
 from app.repositories import Database
-from app.work.repository import RELEASE_LEASE, RETRY_LATER, TAKE_LEASE, Claim
 
 LEASE_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 0.05

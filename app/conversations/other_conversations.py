@@ -79,7 +79,7 @@ def _one_line(metadata: Mapping[str, Any], name: str) -> str | None:
     return words[:_MAX_CHARS] or None
 
 
-class Statuses:
+class OtherConversations:
     """Reads and caches the lines about agents' conversations."""
 
     def __init__(self, database: Database, now: Callable[[], datetime]) -> None:

@@ -19,11 +19,11 @@ from app.compaction.reduction import RESULTS_CLEARED
 from app.compaction.shown_history import ShownHistory
 from app.compaction.strategies import STRATEGIES
 from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
-from app.conversations.compaction_receipt import SlidingCut
-from app.conversations.epochs import EpochStart
+from app.conversations.epoch import EpochStart
+from app.conversations.from_rows import epoch_start_from
 from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
-from app.conversations.rows import epoch_start_from
+from app.conversations.receipt import SlidingCut
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
 from app.conversations.visible import (
@@ -35,7 +35,7 @@ from app.conversations.visible import (
 )
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
-from app.payload.assemblers import assembler_of
+from app.payload.format_assemblers import assembler_of
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
     STUB_TOOL,
@@ -117,10 +117,7 @@ async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Ch
     """Summarise what a provider's item stands for, where this payload cannot send it."""
     attempt = state.attempt
     degraded = await deps.compaction.summarise_behind_item(
-        attempt.tenant_id,
-        attempt.conversation_id,
-        attempt.settings,
-        state.stored.view_version,
+        attempt.tenant_id, attempt.conversation_id, attempt.settings, state.stored.view_version
     )
     return Changed(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
 

@@ -1,51 +1,26 @@
-"""The pressure of a conversation, and the compactions that follow from it or come of a provider.
+"""The pressure of a conversation, and when a compaction is due.
 
 1. The budget is read from a conversation's state instead of its log. The estimate is that of the
    next build: from the running token sums of the log, and from what the last build had beyond them.
 2. The last usage that the provider reported counts as well, if it is of the current epoch.
 3. A due compaction is announced by an event; workers poll for it.
-4. An appended compaction item of a provider hides what it stands for. Its receipt is stored in the
-   transaction of the append. No model is called for it: a payload that cannot send the item has the
-   summary made when it is built.
-5. The item is a fact of the log. It counts whatever the policy's strategy is, and whether or not
-   the policy compacts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from app.common import json_text
 from app.common.errors import ContextError
-from app.conversations.compaction_receipt import (
-    Compaction,
-    CompactResult,
-    Trigger,
-    ViewState,
-    result_of,
-)
 from app.conversations.conversation import Conversation, ConversationState
-from app.conversations.epochs import PROVIDER_COMPACTED, Epoch, model_in, payload_stream_of
+from app.conversations.epoch import Epoch, payload_stream_of
 from app.conversations.events import EventType
-from app.conversations.messages.draft import Draft
-from app.conversations.rows import epoch_start_from
+from app.conversations.from_rows import epoch_start_from
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.view import Span, overlap, spans_through
-from app.conversations.visible import (
-    base_view,
-    kept_seqs,
-    lasting_agent_tools,
-    provider_item,
-    start_of_last,
-    view_behind_item,
-    with_view,
-)
-from app.conversations.windows import ActiveWindows, tokens_in, view_state_of
-from app.formats import PROVIDERS
-from app.formats.message import FormatName, Role
-from app.formats.reasoning import OPENAI, readable_summary
+from app.conversations.view import Span, overlap
+from app.conversations.visible import lasting_agent_tools, start_of_last
+from app.conversations.windows import tokens_in
 from app.models.budget import (
     ContextBudget,
     Limits,
@@ -244,122 +219,3 @@ async def make_compaction_due(session: Repositories, conversation_id: str) -> No
 async def announce_due_compaction(session: Repositories, conversation_id: str) -> None:
     """Store the event of a compaction that became due."""
     await session.events.add(conversation_id, EventType.DUE, "{}")
-
-
-async def store_compaction(
-    session: Repositories,
-    conversation_id: str,
-    receipt: Compaction,
-    cause: str,
-    **after: int,
-) -> CompactResult | None:
-    """Store a receipt, show its view and announce it; None if the view was changed meanwhile.
-
-    `after` are the `view_version` that it replaces, and the `resume_at_tokens`. Call it in a
-    transaction that holds the lock of the conversation's head.
-    """
-    await session.contexts.add_compaction(conversation_id, receipt)
-    visible = ViewState(
-        receipt.view,
-        receipt.compaction_id,
-        receipt.summary_tokens,
-        receipt.hidden_tokens,
-        receipt.hidden_messages,
-        kept_seqs(receipt.view),
-    )
-    if not await session.contexts.show(conversation_id, visible, cause=cause, **after):
-        return None
-    result = result_of(receipt)
-    data = {**asdict(result), "trigger": receipt.trigger}
-    await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
-    return result
-
-
-@dataclass(eq=False, repr=False)
-class ProviderCompactions:
-    """Applies the compaction items of appended messages."""
-
-    _resolver: SettingsResolver
-    _active: ActiveWindows
-    _new_id: Callable[[], str]
-
-    async def apply(
-        self,
-        session: Repositories,
-        conversation: Conversation,
-        draft: Draft,
-        seq: int,
-        format: FormatName,
-    ) -> Conversation:
-        """Show the item of the message at a seq, and return the conversation after that.
-
-        Call it in the transaction that stored the message.
-        """
-        part = draft.compaction
-        assert part is not None
-        conversation = await self._active.update_locked(session, conversation)
-        conversation_id, state = conversation.conversation_id, conversation.state
-        policy = self._resolver.policy_of(conversation)
-        count = self._resolver.counter(conversation.counter)
-        active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
-        is_shown = active is not None and active.is_shown_with(policy.strategy)
-        before = base_view(state, active.view if active is not None and is_shown else None, policy)
-        epoch = await session.usage.last_epoch(conversation_id, (format,))
-        model = model_in(epoch.payload_stream) if epoch is not None else conversation.model
-        model = model or self._resolver.default_model or ""
-        kept_seqs = {item.seq for item in await session.log.pinned(conversation_id)}
-        provider = PROVIDERS[format]
-        is_openai = provider.accepted_families(model)[:1] in ((), (OPENAI,))
-        if not draft.tokens and provider.keeps_user_messages and is_openai:
-            # OpenAI's endpoint for compactions returns the user's messages beside the item.
-            for span in spans_through(before.spans, seq - 1):
-                entries = await session.log.entries(conversation_id, span.start, span.end)
-                kept_seqs |= {item.seq for item in entries if item.role is Role.USER}
-        item = provider_item(part, seq, format, model, count)
-        view = view_behind_item(before, item, kept_seqs, readable_summary(part), count)
-        receipt = Compaction(
-            compaction_id=self._new_id(),
-            parent_id=state.compaction_id,
-            trigger=Trigger.PROVIDER,
-            strategy=Trigger.PROVIDER,
-            policy_strategy=Trigger.PROVIDER,
-            strategies_run=(Trigger.PROVIDER,),
-            hidden_span=view.hidden or Span(seq, seq),
-            view=view,
-            made=() if view.summaries == before.summaries else view.summaries,
-            model=model or None,
-        )
-        shown = replace(conversation, state=replace(state, kept_seqs=view.unhidden_seqs))
-        visible = await view_state_of(session, self._resolver, shown, receipt)
-        after = replace(
-            with_view(state, visible, PROVIDER_COMPACTED),
-            resume_at_tokens=0,
-            is_due=False,
-            became_due=False,
-            failures=0,
-        )
-        receipt = replace(
-            receipt,
-            summary_tokens=visible.summary_tokens,
-            hidden_tokens=visible.hidden_tokens,
-            hidden_messages=visible.hidden_messages,
-            before_tokens=await self._tokens(conversation),
-            after_tokens=await self._tokens(replace(conversation, state=after)),
-            before_messages=state.shown_messages + len(before.summary_texts()),
-            after_messages=after.shown_messages,
-        )
-        version = state.view_version
-        stored = await store_compaction(
-            session, conversation_id, receipt, PROVIDER_COMPACTED, view_version=version
-        )
-        assert stored is not None, "the conversation is locked, and the view shows every pin"
-        return replace(conversation, state=after)
-
-    async def _tokens(self, conversation: Conversation) -> int:
-        """Return the tokens of the next payload; of its messages, if the settings do not work."""
-        shown = conversation.state.shown_tokens
-        try:
-            resolved = await self._resolver.of(conversation)
-        except ContextError:
-            return shown + conversation.state.summary_tokens
-        return stored_usage_of(resolved, conversation, shown).total

@@ -1,0 +1,127 @@
+"""A summary as text: its sections, how an item of each is written, and how it is read back.
+
+1. A section has a heading and items `- …`; further lines of an item are indented.
+2. An item of a message is `#number text`, one of a call or a command `name → outcome`.
+3. Statements with one label stand below it, names of files on one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.compaction.summaries.sentences import label_of
+
+HEADING = "Extract of earlier messages."
+NOTHING = "Nothing is listed of the earlier messages."
+MORE = "More: "
+"""How the last line of a summary begins, which says where the rest is."""
+GAVE = " → "
+CHANGED, CHANGED_NOTE = " *", " (* changed)"
+"""The mark of a statement that replaced another one, and what its heading says of it."""
+
+
+class Section(StrEnum):
+    """The sections of a summary, in its order; the value is the heading."""
+
+    STATED = "Stated by the user"
+    REQUESTS = "Requests"
+    EARLIER = "Earlier summary"
+    TODO = "Todo list"
+    OPEN = "Open calls"
+    FAILED = "Failed last"
+    COMMANDS = "Commands"
+    DONE = "Calls"
+    EDITED = "Files edited"
+    READ = "Files read"
+    LOOKED = "Looked up"
+    REFERENCES = "Stored output"
+    SAID = "Where it stood"
+    VALUES = "Values"
+
+
+ON_ONE_LINE = frozenset({Section.EDITED, Section.READ})
+_BY_HEADING = {f"## {section.value}": section for section in Section}
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What the last line of a summary says: which messages it stands for, and how to find them.
+
+    `first_seq` and `last_seq` are 0 where the messages have none, as in a stateless call.
+    """
+
+    first_seq: int = 0
+    last_seq: int = 0
+    names_recall: bool = False
+
+    @property
+    def text(self) -> str:
+        """The line."""
+        where = f"messages {self.first_seq} to {self.last_seq}" if self.last_seq else "all messages"
+        if self.names_recall:
+            return f"{MORE}`recall`, {where}."
+        return f"{MORE}receipt, {where}." if self.last_seq else ""
+
+
+NO_CLOSING = Closing()
+
+
+def line_of(item: str) -> str:
+    """Return an item as it stands in a summary."""
+    return "- " + item.replace("\n", "\n  ")
+
+
+def section_text(section: Section, items: Iterable[str], root: str = "") -> str:
+    """Return a section; `root` is the folder that its files are in."""
+    items, note = list(items), ""
+    if section in ON_ONE_LINE:
+        items = [f"in {root}"] * bool(root) + [", ".join(items)]
+    elif section is Section.STATED:
+        note = CHANGED_NOTE if any(item.endswith(CHANGED) for item in items) else ""
+        items = _by_label(items)
+    return "\n".join((f"## {section.value}{note}", *map(line_of, items)))
+
+
+def _by_label(statements: Iterable[str]) -> list[str]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for text in statements:
+        label = label_of(text)
+        lines = groups.setdefault((label, "" if label else text), [])
+        lines.append(text.removeprefix(label).strip())
+    return [
+        "\n".join((label, *lines)) if len(lines) > 1 else f"{label} {lines[0]}".strip()
+        for (label, _), lines in groups.items()
+    ]
+
+
+def items_of(text: str) -> Iterator[tuple[Section | None, str]]:
+    """Yield the items of summaries with their sections, and other text without one."""
+    section: Section | None = None
+    item, other = list[str](), list[str]()
+    is_ours = False
+    for line in (*text.split("\n"), HEADING):
+        if is_ours and item and line.startswith("  "):
+            item.append(line[2:])
+            continue
+        if item and section is not None:
+            label, *rest = item
+            is_group = section in (Section.STATED, Section.VALUES)
+            whole = "\n".join(item)
+            for each in [f"{label} {each}" for each in rest] if is_group and rest else [whole]:
+                yield section, each
+        item = []
+        if line.endswith(HEADING) and not line.startswith("- "):
+            if any(part.strip() for part in other):
+                yield None, "\n".join(other).strip()
+            other, is_ours, section = [], True, None
+        elif is_ours and (found := _BY_HEADING.get(line.removesuffix(CHANGED_NOTE))):
+            section = found
+        elif is_ours and line.startswith("- "):
+            item = [line[2:]]
+        elif is_ours and line.startswith(MORE):
+            is_ours = False
+        elif (line or not is_ours) and line != NOTHING:
+            is_ours = False
+            other.append(line)

@@ -1,1 +1,0 @@
-"""Sessions with planted statements, and the wordings of these."""
