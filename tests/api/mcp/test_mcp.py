@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from unittest import mock
 
 import httpx
 import httpx2
@@ -32,7 +31,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
 from app.composition import utc_now
 from app.main import create_app
-from app.mcp_server.endpoint import MAX_BYTES, McpEndpoint
+from app.mcp_server.endpoint import MAX_BYTES
 from app.prompt.agent_tools import AGENT_TOOLS
 from app.repositories import Database
 from app.settings import Settings
@@ -312,12 +311,11 @@ def test_no_input_is_a_500(
     assert answer.status_code < 500, answer.text
 
 
-async def test_a_call_has_a_deadline(settings: Settings) -> None:
+async def test_a_call_has_a_deadline(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call over the deadline is cancelled, and its result is an error."""
-    with mock.patch("app.main.McpEndpoint", lambda *given: McpEndpoint(*given[:2], 0.0)):
-        app = create_app(settings)
+    monkeypatch.setattr("app.main.MCP_MARGIN_SECONDS", -settings.summarizer_deadline_seconds)
     body = asked("tools/call", name="recall", arguments={"query": "x"})
-    async with started(app) as client:
+    async with started(create_app(settings)) as client:
         answer = await client.post(f"/mcp?conversation_id={NOWHERE}", json=body, headers=ASKED)
     told = answer.json()["result"]
     assert told["isError"]
