@@ -326,18 +326,6 @@ async def run_script(url: str, script: str) -> None:
         await connection.close()
 
 
-async def lock_waiters(url: str, *, end: bool = False) -> int:
-    """Return how many sessions wait for a lock, on any node; with `end`, end them."""
-    what = "count(pg_terminate_backend(pid))" if end else "count(*)"
-    counted = (
-        f"SELECT {what} FROM pg_stat_activity"
-        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-    if CITUS_URL is not None:
-        counted = f"SELECT CAST(result AS bigint) FROM run_command_on_all_nodes($${counted}$$)"
-    return sum(waiting for (waiting,) in await execute(url, counted))
-
-
 async def _migrated(url: str) -> None:
     await asyncio.to_thread(migrate, url)
 
