@@ -255,7 +255,7 @@ async function store(service: Service, conversation_id: string): Promise<void> {
   );
   const lines = good(
     await service.GET("/v1/conversations/{conversation_id}/blobs/{ref_id}/lines", {
-      params: { path: { conversation_id, ref: blob.id }, query: { offset: 1, limit: 1 } },
+      params: { path: { conversation_id, ref_id: blob.id }, query: { offset: 1, limit: 1 } },
     }),
   );
   tell("line", lines.text.trim().split("\t"));
