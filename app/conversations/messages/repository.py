@@ -246,7 +246,7 @@ class LogRepository(Repository):
             due_tokens=due.tokens,
             due_messages=due.messages,
             mentions=sorted(
-                {name for each in drafts if each.output for name in each.output.mentions}
+                {name for each in drafts if each.output for name in each.output.preview.mentions}
             ),
             window_seconds=window_seconds,
             window_start=marker_of(None, window_seconds, now),
