@@ -259,6 +259,9 @@ def test_the_agent_of_the_tutorial_compacts(served: str, monkeypatch: pytest.Mon
     assert "24 4808 compaction" in said
     assert "The budget is 4200 euros." in said
     assert "summarised" in said.splitlines()[-1]
+    (active,) = re.findall(r"^(\S+) active$", said, re.MULTILINE)
+    undo = block(page, "sh", "/undo").replace(LOCAL, served).replace("COMPACTION", active)
+    assert json.loads(pasted(undo))
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
