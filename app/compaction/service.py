@@ -485,10 +485,10 @@ class CompactionService:
     ) -> str:
         """Add an event of a compaction to the conversation, and return its data."""
         failed = {} if reason is None else {"reason": reason, "calls": run.calls.calls}
-        text = json_text.dumps({"trigger": run.trigger, **failed, **data})
+        told = {"trigger": run.trigger, **failed, **data}
         async with self.database.session() as session:
-            await session.events.add(run.conversation_id, event, text)
-        return text
+            await session.events.add(run.conversation_id, event, **told)
+        return json_text.dumps(told)
 
     async def _store(
         self, run: CompactionRun, receipt: Compaction, job_id: str | None = None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import Conflict, NotFound
 from app.common.pages import UNBOUNDED, Bound, Page
@@ -232,8 +231,8 @@ class ReceiptService:
             )
             assert applied, "the conversation is locked, and the view shows every pin"
             await session.contexts.mark_undone(conversation_id, receipt.compaction_id)
-            data = json_text.dumps({"compaction_id": receipt.compaction_id})
-            await session.events.add(conversation_id, EventType.UNDONE, data)
+            undone = {"compaction_id": receipt.compaction_id}
+            await session.events.add(conversation_id, EventType.UNDONE, **undone)
         return await self.get(tenant_id, conversation_id, compaction_id)
 
     async def _read(
