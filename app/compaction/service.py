@@ -31,12 +31,8 @@ from app.compaction.run import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
-from app.conversations.conversation import (
-    ConversationState,
-    compaction_threshold,
-    exceeds_messages,
-    resume_at_tokens,
-)
+from app.conversations.conversation import ConversationState
+from app.conversations.due import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.events import EventType
 from app.conversations.partial_messages import (
     limits_of_oversized,

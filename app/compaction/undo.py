@@ -10,7 +10,8 @@ from typing import Any, Literal
 from app.common.answers import answer
 from app.common.errors import Conflict, NotFound
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Conversation, resume_at_tokens
+from app.conversations.conversation import Conversation
+from app.conversations.due import resume_at_tokens
 from app.conversations.events import EventType
 from app.conversations.messages.row import StoredMessage
 from app.conversations.receipt import (

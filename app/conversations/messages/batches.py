@@ -15,12 +15,8 @@ from app.blobs.preview import Preview, bounded_by_window, should_offload
 from app.common.concurrency import in_thread_if
 from app.common.errors import ContextError, ServiceUnavailable, ValidationError
 from app.common.texts import is_sendable
-from app.conversations.conversation import (
-    NO_THRESHOLD,
-    CompactionThreshold,
-    Conversation,
-    compaction_threshold,
-)
+from app.conversations.conversation import Conversation
+from app.conversations.due import NO_THRESHOLD, CompactionThreshold, compaction_threshold
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.row import Append
 from app.conversations.messages.stored_results import StoredResults
