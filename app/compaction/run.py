@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import Field
 
@@ -202,21 +203,16 @@ class CompactionRun:
         """
         view, state = self.source.view, self.source.state
         spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
-        policy, task = self.source.resolved.policy.compaction, self._task(hidden, limit)
-        scope = replace(
-            task.scope,
+        task = self._task(
+            hidden,
+            limit,
+            retains=True,
             earlier_tokens=state.hidden_tokens - state.outside_tokens if view.summaries else 0,
             earlier_start=view.summarised.start if view.summarised is not None else 0,
             unlisted=await self._unlisted(),
         )
         task = replace(
             task,
-            request=replace(
-                task.request,
-                retain_prompt=policy.retain_prompt,
-                retain_directives=policy.retain_directives,
-            ),
-            scope=scope,
             spans=spans,
             previous="\n\n".join(summary.text for summary in view.summaries) or None,
             retained=view.retain,
@@ -243,11 +239,9 @@ class CompactionRun:
         released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in chunks:
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
-            task = self._task(chunk, limit)
-            kept_tokens = self._kept_room(nodes, room)
-            scope = replace(task.scope, shown_after=(), kept_tokens=kept_tokens)
-            verbatim = frozenset(plan.unhidden_seqs)
-            task = replace(task, scope=scope, spans=parts, verbatim_seqs=verbatim)
+            kept_tokens, verbatim = self._kept_room(nodes, room), frozenset(plan.unhidden_seqs)
+            task = self._task(chunk, limit, shown_after=(), kept_tokens=kept_tokens)
+            task = replace(task, spans=parts, verbatim_seqs=verbatim)
             result = await summarise_paged(self.database, self.summariser, task)
             made.append(self._summary(chunk, result, parts))
             nodes.append(made[-1])
@@ -295,17 +289,16 @@ class CompactionRun:
             parts = nodes[first:end]
             span = Span(parts[0].span.start, parts[-1].span.end)
             most = room if self.model is None else _tokens(parts) // 2
-            task = self._task(span, max(tree_node_text_limit(room) + LABEL_TOKENS, most))
-            kept_tokens = self._kept_room([*nodes[:first], *nodes[end:]], room)
-            scope = replace(
-                task.scope,
+            task = self._task(
+                span,
+                max(tree_node_text_limit(room) + LABEL_TOKENS, most),
                 unlisted=unlisted,
                 newly_unlisted=newly_unlisted,
-                kept_tokens=kept_tokens,
+                kept_tokens=self._kept_room([*nodes[:first], *nodes[end:]], room),
             )
             texts = [part.text for part in parts]
             try:
-                result = await self.summariser.merge(replace(task, scope=scope), texts)
+                result = await self.summariser.merge(task, texts)
             except ServiceUnavailable:
                 return made  # the tree is larger than it should be until the next merge succeeds
             unlisted, newly_unlisted = result.unlisted, ""
@@ -328,21 +321,28 @@ class CompactionRun:
             span, result.text, tokens, level, tuple(sources), result.sections, result.unlisted
         )
 
-    def _task(self, span: Span, limit: int) -> SummaryTask:
-        """Return the task of a summary of a range by policy and call, its label in the limit."""
+    def _task(self, span: Span, limit: int, *, retains: bool = False, **scope: Any) -> SummaryTask:
+        """Return the task of a summary of a range by policy and call, its label in the limit.
+
+        `scope` are fields of its scope; by default all later messages stay shown.
+        """
         source, policy = self.source, self.source.resolved.policy.compaction
-        scope = SummaryScope(
-            source.resolved.count,
-            Closing(span.start, span.end - 1, source.resolved.names_recall),
-            shown_after=tuple(spans_through((Span(span.end, ENDLESS),), source.state.head_seq)),
+        after = tuple(spans_through((Span(span.end, ENDLESS),), source.state.head_seq))
+        closing = Closing(span.start, span.end - 1, source.resolved.names_recall)
+        return SummaryTask(
+            SummaryRequest(
+                policy.summary_prompt,
+                policy.summary_directives,
+                policy.retain_prompt if retains else None,
+                policy.retain_directives if retains else (),
+                self.request.instructions,
+            ),
+            self.model,
+            limit - LABEL_TOKENS,
+            self.calls,
+            SummaryScope(source.resolved.count, closing, **{"shown_after": after, **scope}),
+            self.conversation_id,
         )
-        request = SummaryRequest(
-            prompt=policy.summary_prompt,
-            directives=policy.summary_directives,
-            instructions=self.request.instructions,
-        )
-        max_tokens = limit - LABEL_TOKENS
-        return SummaryTask(request, self.model, max_tokens, self.calls, scope, self.conversation_id)
 
     async def _unlisted(self) -> str:
         """Return the statements that had no room in the current summaries."""

@@ -128,7 +128,8 @@ READ = Statement(
             ) r
         ) rows ON true
         WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
-        """
+        """,
+    is_read=True,
 )
 
 ROWS = Statement(

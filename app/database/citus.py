@@ -6,7 +6,7 @@ of a function is sent on as it is, and the function's plans stay.
 1. On each worker every shard of `conversations` has a schema. Views in it have the names of the
    tables, and functions the texts of the statements: the same statements as on one server.
 2. `Calls` are what the service runs instead: functions of the coordinator, which Citus delegates to
-   the worker of the conversation. They lock the shard against a move, as Citus does for a write.
+   the worker of the conversation. Those that write lock the shard against a move, as Citus does.
 3. The names have a digest of what they are made from. A process that does not find its functions,
    for instance after a shard was moved, runs the statements themselves, which costs more.
 4. A node that hangs holds the connections that wait for it. `NodeLimits` leaves some of a process's
@@ -40,7 +40,7 @@ _SHARE = 0.4
 _WORD, _HASH_START = 0xFFFFFFFF, 0x9E3779B9 + 3923095 + 16
 _CONVERSATION: ContextVar[str | None] = ContextVar("conversation", default=None)
 _PLACEMENTS = """
-    SELECT CAST(shardminvalue AS bigint) AS start, groupid
+    SELECT shardid, CAST(shardminvalue AS bigint) AS start, groupid
     FROM pg_dist_shard JOIN pg_dist_placement USING (shardid)
     WHERE logicalrelid = to_regclass('conversations') ORDER BY start
 """
@@ -87,18 +87,23 @@ CREATE FUNCTION {schema}s.{name}({parameters}) RETURNS TABLE ({columns}) LANGUAG
 DECLARE
     shard CONSTANT bigint := get_shard_id_for_distribution_column('conversations', ${key});
 BEGIN
+    {lock}
+    CASE shard {branches}
+    ELSE RAISE undefined_function;
+    END CASE;
+END $call$;
+SELECT create_distributed_function('{schema}s.{name}({parameters})', '${key}',
+    colocate_with => 'conversations', force_delegation => true)
+"""
+_LOCK = """
     PERFORM lock_shard_metadata(5, ARRAY[shard]);
     PERFORM FROM pg_dist_placement JOIN pg_dist_local_group USING (groupid) WHERE shardid = shard;
     IF NOT FOUND THEN
         RAISE 'The shard was moved' USING ERRCODE = 'serialization_failure';
     END IF;
-    RETURN QUERY EXECUTE 'SELECT * FROM {schema}_' || shard || '.{name}({places})' USING {places};
-END $call$
 """
-_DELEGATED = """
-SELECT create_distributed_function('{schema}s.{name}({parameters})', '${key}',
-    colocate_with => 'conversations', force_delegation => true)
-"""
+# A text that is put together at each run would be planned at each run.
+_BRANCH = "WHEN {shard} THEN RETURN QUERY SELECT * FROM {schema}_{shard}.{name}({places});"
 _OLD = "SELECT nspname FROM pg_namespace WHERE nspname ~ '^shard_[0-9a-f]+s$'"
 _ON_WORKERS = "SELECT success, result FROM run_command_on_workers($1)"
 # The session of Citus on a worker does not have the settings of the service's sessions.
@@ -202,14 +207,13 @@ async def place(connection: Any, statements: Sequence[Statement]) -> None:
     known = await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", f"{schema}s")
     if known and all(row["result"] == "0" for row in found):
         return
-    shapes = [
-        await _shape_of(connection, schema, name, statement)
-        for name, statement in _named(statements).items()
-    ]
+    shards = [row["shardid"] for row in await connection.fetch(_PLACEMENTS)]
+    shapes = [await _shape_of(connection, schema, *each) for each in _named(statements).items()]
     functions = [APPEND, *(_RUN.format(**shape) for shape in shapes)]
     tables = [name for name in TABLES if name != "tenant_usage"]  # which is not by conversation
-    values = {"tables": _array(tables), "functions": _array(functions)}
-    placing = _PLACE.format(schema=schema, shards=placed, **values)
+    placing = _PLACE.format(
+        schema=schema, shards=placed, tables=_array(tables), functions=_array(functions)
+    )
     for row in await connection.fetch(_ON_WORKERS, placing, timeout=_PLACE_SECONDS):
         if not row["success"]:
             facts = {"reason": row["result"]}
@@ -219,8 +223,8 @@ async def place(connection: Any, statements: Sequence[Statement]) -> None:
             await connection.execute(f"DROP SCHEMA {old} CASCADE")
         await connection.execute(f"CREATE SCHEMA {schema}s")
         for shape in shapes:
-            await connection.execute(_CALL.format(**shape))
-            await connection.execute(_DELEGATED.format(**shape))
+            branches = (_BRANCH.format(shard=shard, **shape) for shard in shards)
+            await connection.execute(_CALL.format(branches="\n".join(branches), **shape))
 
 
 async def _shape_of(
@@ -235,6 +239,7 @@ async def _shape_of(
         "sql": statement.sql,
         "key": statement.names.index(KEY) + 1,
         "places": _places(statement),
+        "lock": "" if statement.is_read else _LOCK,
         "columns": ", ".join(columns),
         "parameters": ", ".join(each.name for each in prepared.get_parameters()),
     }
@@ -246,7 +251,8 @@ def _named(statements: Sequence[Statement]) -> Mapping[str, Statement]:
 
 
 def _schema_of(statements: Sequence[Statement]) -> str:
-    parts = (SCHEMA, APPEND, _PLACE, _CALL, _RUN, *(each.sql for each in statements))
+    own = (SCHEMA, APPEND, _PLACE, _CALL, _LOCK, _BRANCH, _RUN)
+    parts = (*own, *(each.sql for each in statements))
     return f"shard_{hashlib.sha256('//'.join(parts).encode()).hexdigest()[:8]}"
 
 
@@ -255,5 +261,4 @@ def _places(statement: Statement) -> str:
 
 
 def _array(texts: Sequence[str]) -> str:
-    quoted = ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
-    return f"CAST(ARRAY[{quoted}] AS text[])"
+    return f"CAST(ARRAY[{', '.join(f'$text${text}$text$' for text in texts)}] AS text[])"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import asyncpg
 
 from app.common.errors import ServiceUnavailable
-from app.database.citus import Calls, NodeLimits, calls_of
+from app.database.citus import KEY, Calls, NodeLimits, calls_of
 from app.database.tables import TYPES
 
 if TYPE_CHECKING:  # of the process
@@ -120,12 +120,13 @@ class Statement:
 
     A parameter that has the name of a column has its type (`TYPES`), unless the text casts it.
     `is_long` marks a statement whose work grows with a conversation: it has a longer timeout.
+    `is_read` marks one that writes nothing and locks nothing.
     """
 
-    __slots__ = ("is_long", "names", "sql")
+    __slots__ = ("is_long", "is_read", "names", "sql")
 
-    def __init__(self, text: str, *, is_long: bool = False) -> None:
-        self.is_long = is_long
+    def __init__(self, text: str, *, is_long: bool = False, is_read: bool = False) -> None:
+        self.is_long, self.is_read = is_long, is_read
         self.names = tuple(dict.fromkeys(name for _, name in _NAME.findall(text)))
         self.sql = _NAME.sub(self._numbered, text)
 
@@ -178,7 +179,9 @@ class Session:
     async def _execute(self, execute: Any, statement: Statement, values: dict[str, Any]) -> Any:
         arguments, timeouts = statement.arguments(values), self._timeouts
         seconds = timeouts.long_statement if statement.is_long else timeouts.statement
-        limit, sql = seconds + timeouts.grace, self._calls.get(statement, statement.sql)
+        limit, sql = seconds + timeouts.grace, statement.sql
+        if values.get(KEY) is not None:  # without it a call of Citus ends the server
+            sql = self._calls.get(statement, sql)
         try:
             if statement.is_long and not self._connection.is_in_transaction():
                 async with self._connection.transaction():
@@ -271,8 +274,6 @@ class Store:
         async with self.session() as session:
             with suppress(asyncpg.PostgresError):  # of an older schema: it is not ready then
                 for statement in statements:
-                    if statement in self._calls:  # Citus crashes when it delegates without a key
-                        continue
                     await session.all(statement, **dict.fromkeys(statement.names))
 
     async def close(self) -> None:

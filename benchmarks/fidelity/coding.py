@@ -1,7 +1,7 @@
 """Recorded sessions of coding agents, compacted once to 4 000 tokens.
 
 1. A request is there where all of it is; one of more than a quarter of the target, where its first
-   and last `EDGE` characters are. A message of the user is lost where none of its pieces is there.
+   and last `EDGE` characters are. One is lost where no piece of it is there.
 2. An error is fixed where the same runner fails, and later does not. It is shown where the
    summary has the error's line without a word that it is over.
 3. A line is copied where it stands in the output of a tool or command, or in a fence.
@@ -21,7 +21,8 @@ from tests.payload_tokens import text_tokens
 
 TARGET = 4_000
 LEAST_TOKENS = 6_000
-EDGE, PIECE, STEP = 80, 32, 8
+EDGE = 80
+PIECE, STEP, PIECES = 32, 8, 60
 SHORTEST_LINE = 12
 """Shorter lines, such as a bracket, are in every output."""
 _FAILURE = re.compile(
@@ -45,7 +46,8 @@ def run(client: Client, session: Session) -> tuple[Counter[str], Chat]:
     if requests:
         seen["first"] = is_there(requests[0], text)
         seen["newest"] = is_there(requests[-1], text)
-    seen["lost"] = sum(is_lost(request, text) for request in requests)
+    source = flat("\n".join(map(content_text, session.messages)))
+    seen["lost"] = sum(is_lost(request, text, source) for request in requests)
     fixed = set(fixed_errors(session))
     seen["fixed"] = len(fixed)
     seen["shown"] = sum(is_shown(error, written) for error in fixed)
@@ -65,11 +67,13 @@ def is_there(request: str, text: str) -> bool:
     return whole[:EDGE] in text and whole[-EDGE:] in text
 
 
-def is_lost(request: str, text: str) -> bool:
-    """Whether flat text has no piece of a request."""
+def is_lost(request: str, text: str, source: str) -> bool:
+    """Whether flat text has no piece of a request but such as its source has several times."""
     whole = flat(request).strip()
-    starts = range(0, max(1, len(whole) - PIECE), STEP)
-    return not any(whole[start : start + PIECE] in text for start in starts)
+    starts = range(0, max(1, len(whole) - PIECE), max(STEP, len(whole) // PIECES))
+    pieces = {whole[start : start + PIECE] for start in starts}
+    alone = {piece for piece in pieces if source.count(piece) == 1}
+    return not any(piece in text for piece in alone or pieces)
 
 
 def fixed_errors(session: Session) -> Iterator[str]:

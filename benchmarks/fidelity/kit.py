@@ -22,7 +22,7 @@ from benchmarks.fidelity.matching import flat, stale, survives
 from benchmarks.fidelity.sessions import Session
 
 SHARE = 0.2
-TRIES = 5
+TRIES = 4
 NEEDED = "The kit's sessions are left out: `pip install 'context-service[judge]'` installs it."
 
 

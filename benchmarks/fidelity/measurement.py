@@ -15,7 +15,7 @@ from benchmarks.fidelity import coding, kit, reading
 from benchmarks.fidelity.chat import Chat
 from benchmarks.fidelity.facts import Fact
 from benchmarks.fidelity.matching import stale, survives
-from benchmarks.fidelity.sessions import KINDS, Message, planted, recorded, tokens_of
+from benchmarks.fidelity.sessions import KINDS, Message, joined, planted, recorded, tokens_of
 from benchmarks.figures import Section
 from benchmarks.processes import CpuMeter, service
 from benchmarks.stage import database, report
@@ -23,9 +23,9 @@ from tests.payload_tokens import encoding, payload_texts, payload_tokens
 from tests.recorded import source
 
 PARTS = ("kit", "planted", "coding", "time")
-KIT_STRATEGIES = ("retain_summary", "sandwich", "tree_summary")
+KIT_STRATEGIES = ("retain_summary", "sandwich")
 TARGETS = (1_000, 2_000, 4_000, 8_000)
-KIT_SESSIONS, PLANTED_SESSIONS, CODING_SESSIONS = 16, 6, 15
+KIT_SESSIONS, PLANTED_SESSIONS, CODING_SESSIONS, TEXT_SESSIONS = 16, 6, 15, 6
 REPLACED = "replaced stated, as current + before the newest"
 TIMED_TOKENS, TIMED_TARGET, TIMES = 100_000, 20_000, 5
 
@@ -154,14 +154,15 @@ class _Judge:
     def coding(self, section: Section) -> None:
         """Judge coding sessions that are compacted once, and write the reading lists."""
         rows = []
-        for kind in ("coding", "text"):
+        single = recorded(is_tuning=self._is_tuning)["coding"]
+        single = [session for session in single if session.tokens >= coding.LEAST_TOKENS]
+        single = single[: 2 if self._is_quick else CODING_SESSIONS]
+        texts = [
+            joined("text", seed, is_tuning=self._is_tuning) for seed in self._seeds(TEXT_SESSIONS)
+        ]
+        for kind, sessions in (("coding", single), ("text, joined", texts)):
             seen = Counter[str]()
-            found = [
-                session
-                for session in recorded(is_tuning=self._is_tuning)[kind]
-                if session.tokens >= coding.LEAST_TOKENS
-            ]
-            for session in found[: 2 if self._is_quick else CODING_SESSIONS]:
+            for session in sessions:
                 counts, chat = coding.run(self._client, session)
                 seen += counts
                 if self._is_shown:

@@ -20,7 +20,8 @@ def write(folder: Path, session: Session, chat: Chat) -> None:
         parts.append("## What it replaced\n")
         replaced = (seq for seq in range(start, end) if seq not in kept)
         parts += [_shown(seq, session.messages[seq - 1]) for seq in replaced]
-    path = folder / f"{session.name.replace(':', '-')}.md"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{session.name.replace(':', '-').partition('+')[0]}.md"
     path.write_text("\n".join(parts), encoding="utf-8")
 
 

@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -30,6 +31,10 @@ LEAST_TOKENS, MOST_TOKENS = 24_000, 60_000
 FACTS = 20
 ROUNDS = 5
 QUIET = 0.1
+END = (
+    {"role": "user", "content": "(no output)"},
+    {"role": "assistant", "content": "That was the last step."},
+)
 NO_REQUEST = (
     "<local-command", "<command-", "<system-reminder", "<task-notification", "<bash-",
     "[request interrupted", "base directory for this skill", "this session is being continued",
@@ -44,6 +49,8 @@ class Session:
     name: str
     kind: str
     messages: list[Message]
+    starts: set[int] = field(default_factory=lambda: {0})
+    """Where the sessions begin that it was joined from."""
     facts: list[Fact] = field(default_factory=list)
 
     @property
@@ -58,9 +65,12 @@ class Session:
 
     def requests(self) -> list[str]:
         """Return what the user asked, without output and what a harness sent."""
-        said = [content_text(message) for message in self.messages if message["role"] == "user"]
-        asked = [text for text in said if text.strip() and not flat(text).startswith(NO_REQUEST)]
-        return asked[:1] if self.is_text else asked
+        said = [
+            content_text(message)
+            for at, message in enumerate(self.messages)
+            if message["role"] == "user" and (at in self.starts or not self.is_text)
+        ]
+        return [text for text in said if text.strip() and not flat(text).startswith(NO_REQUEST)]
 
     def runs(self) -> Iterator[tuple[str, str]]:
         """Yield each command with its output."""
@@ -156,27 +166,33 @@ def _command(arguments: str) -> str:
 
 
 def planted(kind: str, seed: int, *, is_tuning: bool) -> Session:
-    """Return a session of the kind with facts in it, drawn by the seed."""
-    random = Random(f"{kind} {seed}")
+    """Return a joined session with facts in it, drawn by the seed."""
+    session = joined(kind, seed, is_tuning=is_tuning)
+    text = json.dumps(session.messages, ensure_ascii=False)
+    session.facts = Facts(f"{kind} {seed}", text).drawn(FACTS)
+    _plant(session, Random(f"{kind} {seed}"))
+    return session
+
+
+def joined(kind: str, seed: int, *, is_tuning: bool) -> Session:
+    """Return sessions of the kind, drawn by the seed and joined to be long enough."""
     pool = list(recorded(is_tuning=is_tuning)[kind])
-    random.shuffle(pool)
-    session, size = Session("", kind, []), 0
+    Random(f"{kind} {seed}").shuffle(pool)
+    session, size = Session("", kind, [], set()), 0
     for number, part in enumerate(pool):
         messages = part.renamed(number)
-        sizes = [0]
-        for message in messages:
-            sizes.append(sizes[-1] + tokens_of(message))
+        sizes = [0, *accumulate(map(tokens_of, messages))]
         fits = [at for at in (*_gaps(messages), len(messages)) if size + sizes[at] <= MOST_TOKENS]
         if not fits:
             continue
+        session.starts.add(len(session.messages))
         session.messages += messages[: fits[-1]]
+        if session.is_text and "```" in content_text(session.messages[-1]):
+            session.messages += END  # what the user says next is no output
         session.name += f"{'+' if session.name else ''}{part.name}"
         size += sizes[fits[-1]]
         if size >= LEAST_TOKENS:
             break
-    text = json.dumps(session.messages, ensure_ascii=False)
-    session.facts = Facts(f"{kind} {seed}", text).drawn(FACTS)
-    _plant(session, random)
     return session
 
 
@@ -184,10 +200,12 @@ def _gaps(messages: Sequence[Message]) -> list[int]:
     """Return the places at which a user's message may be put: no call is open there."""
     found, pending = [], set[str]()
     for at, message in enumerate(messages):
-        if at and not pending and message["role"] != "tool":
+        if message["role"] == "tool":
+            pending.discard(message["tool_call_id"])
+            continue
+        if at and not pending:
             found.append(at)
-        pending |= {call["id"] for call in message.get("tool_calls") or ()}
-        pending.discard(message.get("tool_call_id", ""))
+        pending = {call["id"] for call in message.get("tool_calls") or ()}
     return found
 
 

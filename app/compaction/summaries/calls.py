@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, dropwhile, takewhile
 from typing import Any
@@ -40,7 +40,9 @@ _TASK_TEXTS = ("content", "step", "title", "subject", "description", "task", "te
 _TASK_LINE = re.compile(r"^\s*[-*]?\s*\[([ x~])\] (?:#(\S{1,40}) )?(.*)$", re.DOTALL)
 _CHECKBOX = re.compile(r"^\s*[-*]\s*\[([ xX~-])\]\s+(.{1,300})$", re.MULTILINE)
 _STATES = dict.fromkeys(("completed", "complete", "done", "finished", "closed", "x", "X"), "x")
-_STATES |= dict.fromkeys(("in_progress", "in progress", "active", "doing", "started", "-"), "~")
+_STATES |= dict.fromkeys(
+    ("in_progress", "in progress", "active", "doing", "started", "-", "~"), "~"
+)
 _PATH_KEYS = (
     *("file_path", "path", "filename", "filepath", "file", "target_file", "notebook_path"),
     *("absolute_path", "relative_path", "file_name", "paths", "files", "file_paths"),
@@ -53,8 +55,9 @@ _READS = re.compile(
     re.IGNORECASE,
 )
 _SILENT = re.compile(r"^(?:skill|think|tool_?search)$|todo|plan|task", re.IGNORECASE)
-_SUBCOMMANDS = frozenset({"create", "str_replace", "insert", "undo_edit", "write", "append"})
+_SUBCOMMAND = re.compile(r"^(?:create|str_replace|insert|undo_edit|write|append|view)$")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.{1,300})$", re.MULTILINE)
+_ABSOLUTE = re.compile(r"/|~|[A-Za-z]:/")
 _FILE = re.compile(r"[^\s:*?\"<>|]{0,250}\.[A-Za-z0-9]\w{0,11}$|(?:^|[/\\])[\w.-]*[A-Z]\w*file$")
 _OPENED = re.compile(r"^\[File: (\S{1,300}) \(\d+ lines total\)\]", re.MULTILINE)
 _REFERENCE = re.compile(r"\bref(?:_id)?=\\?[\"']?([\w:.-]{4,80})")
@@ -104,11 +107,9 @@ def _paths_of(call: ToolCall, arguments: Mapping[str, Any]) -> Iterator[tuple[st
         found = _PATCHED.findall(patch[:MAX_ARGUMENT_CHARS])[:MAX_PATHS]
         yield from ((path.strip(), True) for path in found)
         return
-    is_edit = _EDITS.search(call.name) is not None
-    subcommand = arguments.get("command")
-    if subcommand == "view" or (isinstance(subcommand, str) and subcommand in _SUBCOMMANDS):
-        is_edit = subcommand != "view"
-    elif not is_edit and _READS.search(call.name) is None:
+    subcommand = _SUBCOMMAND.match(str(arguments.get("command")))
+    is_edit = subcommand[0] != "view" if subcommand else bool(_EDITS.search(call.name))
+    if not (is_edit or subcommand or _READS.search(call.name)):
         return
     for value in map(arguments.get, _PATH_KEYS):
         for path in value[:MAX_PATHS] if isinstance(value, list) else (value,):
@@ -116,10 +117,8 @@ def _paths_of(call: ToolCall, arguments: Mapping[str, Any]) -> Iterator[tuple[st
                 yield path.strip().replace("\\", "/").removeprefix("./"), is_edit
 
 
-def _tasks_of(call: ToolCall, arguments: Mapping[str, Any]) -> list[str] | None:
+def _tasks_of(arguments: Mapping[str, Any]) -> list[str] | None:
     """Return the whole list of tasks that a call sets; None without."""
-    if _TASK.search(call.name) is None:
-        return None
     for value in map(arguments.get, _TASK_KEYS):
         if isinstance(value, str) and (found := _CHECKBOX.findall(value)):
             return [_task_line(mark, "", text) for mark, text in found[:MAX_TASKS]]
@@ -131,8 +130,7 @@ def _tasks_of(call: ToolCall, arguments: Mapping[str, Any]) -> list[str] | None:
 
 
 def _task(item: Any) -> str:
-    if isinstance(item, str):
-        return _task_line("", "", item)
+    item = {"text": item} if isinstance(item, str) else item
     if not isinstance(item, Mapping) or not (text := _first(item, _TASK_TEXTS)):
         return ""
     is_done = True in (item.get("done"), item.get("completed"))
@@ -294,22 +292,22 @@ class WorkState:
     def add_call(self, call: ToolCall) -> None:
         """Read a call; its result comes later."""
         self.pending[call.id] = call
-        arguments = arguments_of(call) if _TASK.search(call.name) else {}
-        known, tasks = self.entries[Section.TODO], _tasks_of(call, arguments)
-        if tasks is not None:
-            if not arguments.get("merge"):
-                known.clear()
-            for line in tasks:
-                self.restore(Section.TODO, line)
-        elif _UPDATES_TASK.search(call.name):
-            identity = _first(arguments, ("taskId", "task_id", "id"))
-            task = _TASK_LINE.match(known.get(identity, ""))
-            if task and arguments.get("status") == "deleted":
+        if _TASK.search(call.name) is None:
+            return
+        arguments, known = arguments_of(call), self.entries[Section.TODO]
+        tasks = _tasks_of(arguments)
+        if tasks is not None and not arguments.get("merge"):
+            known.clear()
+        for line in tasks or ():
+            self.restore(Section.TODO, line)
+        identity = _first(arguments, ("taskId", "task_id", "id"))
+        task = _TASK_LINE.match(known.get(identity, ""))
+        if tasks is None and task and _UPDATES_TASK.search(call.name):
+            status = arguments.get("status", task[1])
+            subject = _first(arguments, ("subject",)) or task[3]
+            known[identity] = _task_line(status, identity, subject)
+            if status == "deleted":
                 del known[identity]
-            elif task:
-                text = _first(arguments, ("subject",)) or task[3]
-                line = _task_line(arguments.get("status", task[1]), identity, text)
-                known[identity] = line
 
     def add_result(self, message: Message) -> str | None:
         """Read a result; return what a user answered in it to questions of the assistant."""
@@ -348,9 +346,8 @@ class WorkState:
         self._forget(Section.FAILED, lambda line: self.runs_since[line] > MAX_SINCE_FAILURE)
         short = one_line(_MOVES.sub("", command[:2048]), 100).replace(GAVE, " ")
         self.runs_since[short] = 0
-        self._put(
-            Section.FAILED if failure else Section.COMMANDS, short, failure or _outcome(result)
-        )
+        section = Section.FAILED if failure else Section.COMMANDS
+        self._put(section, short, failure or _outcome(result))
 
     def _add_other(
         self, call: ToolCall, arguments: Mapping[str, Any], text: str, is_error: bool
@@ -402,24 +399,29 @@ class WorkState:
 
     def lines(self) -> dict[Section, list[str]]:
         """Return the lines of each section, the oldest first."""
+        self._shorten_paths()
         calls = (f"{call.name} {one_line(call.arguments, 160)}" for call in self.pending.values())
-        if not self.root and (
-            root := _root_of((*self.entries[Section.EDITED], *self.entries[Section.READ]))
-        ):
-            self.root = root
-            for section in (Section.READ, Section.EDITED):
-                for path in list(self.entries[section]):
-                    del self.entries[section][path]
-                    self._put_file(path, section is Section.EDITED)
         found = {
-            section: [
-                f"{name}{GAVE}{outcome}" if outcome else name for name, outcome in entries.items()
-            ]
-            for section, entries in self.entries.items()
+            section: [f"{name}{GAVE * bool(outcome)}{outcome}" for name, outcome in each.items()]
+            for section, each in self.entries.items()
         }
         found[Section.TODO] = list(self.entries[Section.TODO].values())
         found[Section.OPEN] = list(dict.fromkeys((*found[Section.OPEN], *calls)))[-MAX_OPEN:]
         return found
+
+    def _shorten_paths(self) -> None:
+        """Choose the folder that holds most of the absolute paths, where there are several."""
+        read, edited = list(self.entries[Section.READ]), list(self.entries[Section.EDITED])
+        rooted = [path.split("/")[:-1] for path in (*read, *edited) if _ABSOLUTE.match(path)]
+        parents = ("/".join(each[:end]) for each in rooted for end in range(3, len(each) + 1))
+        folders = [path for path, found in Counter(parents).items() if found >= 0.8 * len(rooted)]
+        if self.root or len(rooted) < MIN_ROOTED or not folders:
+            return
+        self.root = max(folders, key=len)
+        for path in (*read, *edited):
+            section = Section.READ if path in self.entries[Section.READ] else Section.EDITED
+            del self.entries[section][path]
+            self._put_file(path, section is Section.EDITED)
 
     def restore(self, section: Section, line: str) -> None:
         """Take up a line of an earlier summary."""
@@ -435,13 +437,3 @@ class WorkState:
         else:
             name, _, outcome = line.partition(GAVE)
             self._put(section, name, outcome)
-
-
-def _root_of(paths: Iterable[str]) -> str:
-    """Return the folder that holds most of the absolute paths, empty without any."""
-    absolute = [path.split("/")[:-1] for path in paths if re.match(r"/|~|[A-Za-z]:/", path)]
-    counts = Counter(
-        "/".join(folders[:depth]) for folders in absolute for depth in range(3, len(folders) + 1)
-    )
-    roots = [folder for folder, found in counts.items() if found >= 0.8 * len(absolute)]
-    return max(roots, key=len, default="") if len(absolute) >= MIN_ROOTED else ""

@@ -16,6 +16,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import count
 
 from app.compaction.summaries import sentences
 from app.compaction.summaries.calls import WorkState
@@ -33,7 +34,6 @@ from app.formats.message import File, Message, Role, Text
 MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
-MAX_RESTORED = 1_000_000
 STEP_CHARS = 160
 MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
@@ -295,7 +295,8 @@ class Digest:
 
     def restore_request(self, text: str) -> None:
         """Take up a user's message from an earlier summary, which comes before all new ones."""
-        number = len(self.requests) - MAX_RESTORED
+        number = next(each for each in count(1) if each not in self.requests)
+        self._number = max(self._number, number)
         self.requests[number] = text
         self._state_all(text.partition(ASKED)[0], request=number)
 

@@ -11,10 +11,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
-from itertools import pairwise
+from enum import Enum
+from itertools import accumulate, pairwise, takewhile
 from typing import assert_never
 
 from app.formats.media import block_label
@@ -23,25 +23,16 @@ from app.models.tokens import CountText
 
 VERBATIM_LABEL = " (kept word for word)"
 NO_ARGUMENTS = "no arguments"
-LARGEST_RESULT, SMALLEST_RESULT = 8192, 8
-"""The limits of a result in tokens: the first that is tried, and the last."""
 LABEL_TOKENS = 8
 """The cost of a label and of what separates texts."""
-_NOTE_TOKENS = 12
-"""Reserved for the note that counts the characters left out."""
 _MIN_CUT_TOKENS = 32
 _SEPARATOR_TOKENS = 2
 
 
 class PartKind(Enum):
-    """What a part of a transcript is."""
+    """What a part of a transcript is; `VERBATIM` ones stay beside the summary."""
 
-    USER = auto()
-    ASSISTANT = auto()
-    RESULT = auto()
-    VERBATIM = auto()
-    """A message that stays verbatim beside the summary."""
-    SUMMARY = auto()
+    USER, ASSISTANT, RESULT, VERBATIM, SUMMARY = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +83,21 @@ def transcript_groups(
 
     `verbatim_indices` are those of messages that stay verbatim beside the summary.
     """
-    starts = [
-        index
-        for index, message in enumerate(messages)
-        if not index or message.role is not Role.TOOL
-    ]
+    starts = [at for at, message in enumerate(messages) if not at or message.role is not Role.TOOL]
     calls: dict[str, ToolCall] = {}
-    return [
-        tuple(_parts(messages, range(start, end), verbatim_indices, calls))
-        for start, end in pairwise([*starts, len(messages)])
-    ]
+    groups: list[PartGroup] = []
+    for start, end in pairwise([*starts, len(messages)]):
+        group = messages[start:end]
+        calls |= {call.id: call for message in group for call in message.calls}
+        answered = frozenset(message.tool_call_id for message in group)
+        groups.append(
+            tuple(
+                part
+                for at, message in enumerate(group, start)
+                for part in _parts(message, at in verbatim_indices, calls, answered)
+            )
+        )
+    return groups
 
 
 def summary_groups(texts: Sequence[str]) -> list[PartGroup]:
@@ -113,48 +109,32 @@ def summary_groups(texts: Sequence[str]) -> list[PartGroup]:
 
 
 def _parts(
-    messages: Sequence[Message],
-    indices: range,
-    verbatim: frozenset[int],
-    calls: dict[str, ToolCall],
+    message: Message, is_verbatim: bool, calls: dict[str, ToolCall], answered: frozenset[str | None]
 ) -> Iterator[TranscriptPart]:
-    """Yield the parts of one message with its results; adds its calls to those before."""
-    calls |= {call.id: call for index in indices for call in messages[index].calls}
-    answered = {messages[index].tool_call_id for index in indices}
-    for index in indices:
-        message = messages[index]
-        is_verbatim = index in verbatim
-        after_label = VERBATIM_LABEL if is_verbatim else ""
-        described = (_describe(part) for part in message.parts)
-        body = "\n".join(text for text in described if text)
-        if message.role is Role.TOOL:
-            call = calls.get(message.tool_call_id or "")
-            name = message.name or (call.name if call is not None else "a tool")
-            yield TranscriptPart(
-                PartKind.VERBATIM if is_verbatim else PartKind.RESULT,
-                f"Result of {name}{after_label}",
-                body or "[nothing]",
-                (call.arguments or NO_ARGUMENTS) if call is not None else None,
-                message.is_error,
-            )
-            continue
-        label, kind = _SPEAKERS[message.role]
-        if body or not message.calls:
-            yield TranscriptPart(
-                PartKind.VERBATIM if is_verbatim else kind,
-                f"{label}{after_label}",
-                body or "[nothing]",
-            )
-        for call in message.calls:
-            if call.id not in answered:
-                called = f"{label} called {call.name}"
-                yield TranscriptPart(kind, called, "", call.arguments or NO_ARGUMENTS)
+    """Yield the parts of a message; the calls in `answered` have a result."""
+    body = "\n".join(filter(None, map(_describe, message.parts)))
+    label, kind = _SPEAKERS[message.role]
+    arguments = None
+    if message.role is Role.TOOL:
+        call = calls.get(message.tool_call_id or "")
+        label = f"{label} {message.name or (call.name if call is not None else 'a tool')}"
+        arguments = (call.arguments or NO_ARGUMENTS) if call is not None else None
+    if body or not message.calls:
+        shown = PartKind.VERBATIM if is_verbatim else kind
+        label_shown = f"{label}{VERBATIM_LABEL if is_verbatim else ''}"
+        is_error = message.is_error and message.role is Role.TOOL
+        yield TranscriptPart(shown, label_shown, body or "[nothing]", arguments, is_error)
+    for each in message.calls:
+        if each.id not in answered:
+            called = f"{label} called {each.name}"
+            yield TranscriptPart(kind, called, "", each.arguments or NO_ARGUMENTS)
 
 
 _SPEAKERS = {
     Role.USER: ("User", PartKind.USER),
     Role.SYSTEM: ("System", PartKind.USER),
     Role.ASSISTANT: ("Assistant", PartKind.ASSISTANT),
+    Role.TOOL: ("Result of", PartKind.RESULT),
 }
 
 
@@ -186,11 +166,15 @@ def _media(part: Image | File) -> str:
 
 # --- limits ---------------------------------------------------------------------------------
 
+_NO_LIMIT = 1 << 40
+_LEVELS = (_NO_LIMIT, *(8192 >> step for step in range(11)))
+"""The limits of a result in tokens that are tried, the last whether it suffices or not."""
 _SHARES = {
     PartKind.USER: (8.0, 256),
     PartKind.ASSISTANT: (2.0, 128),
-    PartKind.RESULT: (1.0, SMALLEST_RESULT),
-    PartKind.VERBATIM: (1.0, SMALLEST_RESULT),
+    PartKind.RESULT: (1.0, _LEVELS[-1]),
+    PartKind.VERBATIM: (1.0, _LEVELS[-1]),
+    PartKind.SUMMARY: (1.0, _NO_LIMIT),
 }
 """The limit of each kind of text as a multiple of that of a result, and its minimum."""
 _ARGUMENTS_SHARE = (0.5, 12)
@@ -215,52 +199,28 @@ def shortened_groups(
 
     Summaries are never shortened, without a limit nothing is.
     """
-    sizes = {
-        part: (count(part.text), count(part.arguments or "")) for group in groups for part in group
-    }
+    parts = [part for group in groups for part in group]
+    sizes = {part: (count(part.text), count(part.arguments or "")) for part in parts}
 
-    def total(result_tokens: int | None) -> int:
-        taken = 0
-        for part in (part for group in groups for part in group):
-            most, most_arguments = _limits(part.kind, result_tokens)
-            text, arguments = sizes[part]
-            taken += LABEL_TOKENS + min(text, most or text)
-            taken += min(arguments, most_arguments or arguments)
-        return taken
+    def limits(part: TranscriptPart, level: int) -> tuple[int, ...]:
+        shares = _SHARES[part.kind], _ARGUMENTS_SHARE
+        return tuple(max(least, int(level * share)) for share, least in shares)
+
+    def total(level: int) -> int:
+        return sum(LABEL_TOKENS + sum(map(min, sizes[part], limits(part, level))) for part in parts)
 
     def shortened(part: TranscriptPart) -> SourceText:
-        (most, most_arguments), short = _limits(part.kind, limit), part
-        text, arguments = sizes[part]
-        if most is not None and text > most:
-            short = replace(short, text=cut_middle(part.text, most, count))
-        if most_arguments is not None and part.arguments and arguments > most_arguments:
-            short = replace(short, arguments=cut_middle(part.arguments, most_arguments, count))
+        texts = zip((part.text, part.arguments), sizes[part], limits(part, level), strict=True)
+        text, arguments = (
+            cut_middle(each, most, count) if each and size > most else each
+            for each, size, most in texts
+        )
+        short = replace(part, text=text or "", arguments=arguments)
         return SourceText(short.full_text, len(part.full_text))
 
-    limit: int | None = None
-    if max_tokens is not None and total(None) > max_tokens:
-        limit = LARGEST_RESULT
-        while limit > SMALLEST_RESULT and total(limit) > max_tokens:
-            limit //= 2
+    fitting = (each for each in _LEVELS if max_tokens is None or total(each) <= max_tokens)
+    level = next(fitting, _LEVELS[-1])
     return [tuple(map(shortened, group)) for group in groups]
-
-
-def _limits(kind: PartKind, result_tokens: int | None) -> tuple[int | None, int | None]:
-    """Return the limits of a text and of the arguments in its label, None for none."""
-    if result_tokens is None or kind is PartKind.SUMMARY:
-        return None, None
-    (share, least), (arguments_share, least_arguments) = _SHARES[kind], _ARGUMENTS_SHARE
-    return (
-        max(least, int(result_tokens * share)),
-        max(least_arguments, int(result_tokens * arguments_share)),
-    )
-
-
-def _beginning(text: str, max_tokens: int, count: CountText) -> str:
-    keep = min(len(text), max_tokens * 8)
-    while keep > 1 and (tokens := count(text[:keep]) + 1) > max_tokens:
-        keep = min(keep - 1, keep * max_tokens // tokens)
-    return f"{text[:keep].rstrip()}…"
 
 
 def cut_middle(text: str, max_tokens: int, count: CountText) -> str:
@@ -268,18 +228,18 @@ def cut_middle(text: str, max_tokens: int, count: CountText) -> str:
 
     Where there is room for little more than the note, that is the beginning of the text.
     """
-    if max_tokens < _MIN_CUT_TOKENS:
-        return _beginning(text, max_tokens, count)
-    keep = min(len(text), max_tokens * 8)
-    while True:
+
+    def cut(keep: int) -> str:
+        if max_tokens < _MIN_CUT_TOKENS:
+            return f"{text[:keep].rstrip()}…"
         head, tail = text[: keep // 2], text[len(text) - keep // 2 :]
-        tokens = count(head) + count(tail) + _NOTE_TOKENS
-        if tokens <= max_tokens or keep < 2:
-            break
-        excess = (max_tokens - _NOTE_TOKENS) / max(1, tokens - _NOTE_TOKENS)
-        keep = min(keep - 1, int(keep * max(0.0, excess) * 0.97))
-    left_out = len(text) - len(head) - len(tail)
-    return f"{head.rstrip()} [… {left_out:,} characters left out …] {tail.lstrip()}"
+        left_out = f"[… {len(text) - len(head) - len(tail):,} characters left out …]"
+        return f"{head.rstrip()} {left_out} {tail.lstrip()}"
+
+    keep = min(len(text), max_tokens * 8)
+    while keep > 1 and (tokens := count(cut(keep))) > max_tokens:
+        keep = min(keep - 1, int(keep * 0.97 * max_tokens / tokens))
+    return cut(keep)
 
 
 # --- chunks ---------------------------------------------------------------------------------
@@ -292,29 +252,20 @@ def take_chunk(
 
     A first group that is too large alone is cut between its texts, a first text in its middle.
     """
-    chunk: list[SourceText] = []
-    remaining_tokens = max_tokens
-    for index, group in enumerate(groups):
-        tokens = [count(item.text) + _SEPARATOR_TOKENS for item in group]
-        if sum(tokens) <= remaining_tokens:
-            chunk += group
-            remaining_tokens -= sum(tokens)
-            continue
-        rest = list(groups[index:])
-        if not chunk:
-            taken = 0
-            while taken < len(group) and tokens[taken] <= remaining_tokens:
-                remaining_tokens -= tokens[taken]
-                taken += 1
-            chunk += group[:taken]
-            if not taken:
-                cut = cut_middle(group[0].text, max_tokens, count)
-                chunk, taken = [SourceText(cut, group[0].source_chars)], 1
-            rest = [group[taken:], *rest[1:]] if taken < len(group) else rest[1:]
-        return _joined(chunk), rest
-    return _joined(chunk), []
 
+    def fitting(sizes: Iterable[int]) -> int:
+        return sum(1 for _ in takewhile(lambda size: size <= max_tokens, accumulate(sizes)))
 
-def _joined(texts: Sequence[SourceText]) -> SourceText:
-    joined = "\n\n".join(item.text for item in texts)
-    return SourceText(joined, sum(item.source_chars for item in texts))
+    def size(item: SourceText) -> int:
+        return count(item.text) + _SEPARATOR_TOKENS
+
+    taken = fitting(sum(map(size, group)) for group in groups)
+    chunk, rest = [item for group in groups[:taken] for item in group], list(groups[taken:])
+    if not chunk and rest:
+        group = rest[0]
+        taken = fitting(map(size, group))
+        cut = SourceText(cut_middle(group[0].text, max_tokens, count), group[0].source_chars)
+        chunk, left = list(group[:taken]) or [cut], group[max(1, taken) :]
+        rest = [left] * bool(left) + rest[1:]
+    joined = "\n\n".join(item.text for item in chunk)
+    return SourceText(joined, sum(item.source_chars for item in chunk)), rest

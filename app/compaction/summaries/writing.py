@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from app.common.texts import sendable
@@ -21,7 +22,6 @@ from app.compaction.summaries.sections import (
     HEADING,
     NO_CLOSING,
     NOTHING,
-    ON_ONE_LINE,
     Closing,
     Section,
     line_of,
@@ -47,6 +47,7 @@ CUT_SHARE = 0.25
 """The share of the room that a text may take that is shortened."""
 OPTIONAL_SHARE = 0.7
 """Values, older conclusions and what was only read take no more than this share of the room."""
+MIN_ITEM_TOKENS = 3
 MAX_CLOSING_SHARE, MAX_WORK, TIMES = 0.06, 12, 3
 _RETAINED = frozenset({Section.STATED})
 _TALK = (Section.REQUESTS, Section.SAID, Section.STATED)
@@ -104,6 +105,7 @@ class Writer:
     def __post_init__(self) -> None:
         digest, closing = self.digest, self.closing.text
         digest.finish()
+        self.count = cache(self.count)
         self.ending = closing if self.count(closing) <= self.limit * MAX_CLOSING_SHARE else ""
         found = {
             **digest.work.lines(),
@@ -168,12 +170,16 @@ class Writer:
         self.room = self.limit - self.count(self.text())
         for rank in ranks:
             self._take(rank, int(self.limit * rank.share) + LEAST_TOKENS, is_first=True)
+        optional, left = int(self.limit * OPTIONAL_SHARE), 0
         for _ in range(TIMES):  # joined, items cost less than alone
             self._leave_out_repeated()
             self.room = self.limit - self.count(self.text())
+            if self.room == left:
+                break
             for rank in ranks:
-                reserved = int(self.limit * (1 - OPTIONAL_SHARE)) if rank.is_optional else 0
+                reserved = self.limit - optional if rank.is_optional else 0
                 self._take(rank, self.room - reserved)
+            left = self.room
 
     def _newest(self, section: Section) -> list[int]:
         return list(range(len(self.items.get(section, ())) - 1, -1, -1))
@@ -181,6 +187,8 @@ class Writer:
     def _take(self, rank: Rank, most: int, *, is_first: bool = False) -> None:
         """Choose items of a rank while they have room, together at most so many tokens."""
         section, most = rank.section, min(most, self.room)
+        if most < MIN_ITEM_TOKENS:
+            return
         chosen, shown = self.chosen[section], self._shown() if section is Section.STATED else ""
         for at in rank.places:
             text, known = self.items[section][at], chosen.get(at, "")
@@ -208,14 +216,10 @@ class Writer:
         return f"{number}{space}{cut}" if cut else ""
 
     def _cost(self, section: Section, text: str) -> int:
-        known = self.chosen[section]
-        heading = "" if known else f"## {section.value}\n"
-        if section in ON_ONE_LINE:
-            return self.count(f"{heading}{text}, ")
-        if section is Section.STATED and (label := label_of(text)):
-            is_known = any(each.startswith(label) for each in known.values())
-            text = text.removeprefix(label) if is_known else f"\n{text}"
-        return self.count(f"{heading}{line_of(text)}\n")
+        chosen, label = self.chosen[section], label_of(text) if section is Section.STATED else ""
+        is_known = any(each.startswith(label) for each in chosen.values())
+        heading = "" if chosen else f"## {section.value}\n"
+        return self.count(f"{heading}{line_of(text.removeprefix(label) if is_known else text)}\n")
 
     def _shown(self) -> str:
         inside = (self.chosen.get(section, {}).values() for section in _TEXTS)

@@ -75,7 +75,7 @@ def turns(first: int, count: int) -> Iterator[dict[str, Any]]:
                 "type": "function",
                 "function": {"name": "shell", "arguments": arguments},
             }
-            yield {"role": "assistant", "content": None, "tool_calls": [call]}
+            yield assistant(f"I read part {step}.", tool_calls=[call])
             output = "\n".join(f"{number}{step}{line} = load({line * 7})" for line in range(90))
             yield {"role": "tool", "tool_call_id": key, "content": output}
         yield assistant(f"Module {number} reads its table twice; I made it read once.")

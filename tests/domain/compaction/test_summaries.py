@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.compaction.summaries.checklist import Checklist, checklist_of, read_kept, with_kept
+from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import (
     SummaryPrompt,
     SummaryRequest,
@@ -299,3 +301,15 @@ def test_accepted_summaries_are_sendable_and_bounded(text: str) -> None:
     if isinstance(parsed, SummaryResult):
         assert 0 < len(parsed.text) <= 50
         assert "\x00" not in parsed.text
+
+
+# --- what users said ------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_read_back_before_an_answer() -> None:
+    """It stays when the newer messages begin inside a turn. [summary.checklist]"""
+    kept = ("Keep the seal. Then go on.", "Ask first.")
+    digest = Digest()
+    read_kept(digest, with_kept("done", Checklist(kept), "More: receipt.", 500, len))
+    digest.add(Message(Role.ASSISTANT, (Text("I go on."),)))
+    assert set(checklist_of(digest, 500, 0, len).kept) == set(kept)

@@ -63,7 +63,7 @@ def test_summaries_are_never_shortened() -> None:
     """The summaries that are merged are sent whole."""
     text = "It was said. " * 500
     ((item,),) = shortened_groups(summary_groups([text]), 10, count)
-    assert item.text == f"Part 1:\n{text}"
+    assert item.text == f"Summary of part 1:\n{text}"
 
 
 SIZES = st.lists(st.tuples(st.sampled_from(["user", "assistant", "call"]), st.integers(0, 3000)))

@@ -16,13 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ServiceUnavailable
-from app.compaction.summaries.checklist import KEPT_HEADING, NOT_SAID, WRITTEN, read_kept
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.run import SummariserRun, SummariserSettings
-from app.compaction.summaries.sections import NO_CLOSING, Closing
 from app.compaction.summaries.transcript import SourceText, take_chunk
-from app.compaction.summaries.writing import SummaryScope, digest_of
+from app.compaction.summaries.writing import SummaryScope
 from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.models.budget import ModelInfo
@@ -132,15 +130,10 @@ def summariser(
     )
 
 
-def plain_task(
-    run: SummariserRun,
-    max_tokens: int = 300,
-    previous: str | None = None,
-    closing: Closing = NO_CLOSING,
-) -> SummaryTask:
+def plain_task(run: SummariserRun) -> SummaryTask:
     """Return a summary by the main model."""
-    scope = SummaryScope(QuarterTokenizer().count, closing)
-    return SummaryTask(SummaryRequest(), "main", max_tokens, run, scope, previous=previous)
+    scope = SummaryScope(QuarterTokenizer().count)
+    return SummaryTask(SummaryRequest(), "main", 300, run, scope)
 
 
 async def run(
@@ -203,56 +196,6 @@ async def test_no_cut_lets_a_part_of_a_secret_through() -> None:
     assert not [piece for piece in pieces for text in gateway.texts if piece in text]
 
 
-# --- what a model may not lose, and what it is sent ---------------------------------------------
-
-
-def work(groups: int, words: int) -> list[Message]:
-    """Return a request, and so many calls with results of so many words."""
-    messages = [Message(Role.USER, (Text("Never drop a table. Find the slow query."),))]
-    for number in range(groups):
-        call = ToolCall(f"c{number}", "shell", json.dumps({"cmd": f"log {number}"}))
-        text = " ".join(f"r{number}-{word}" for word in range(words))
-        messages += [
-            Message(Role.ASSISTANT, (call,)),
-            Message(Role.TOOL, (Text(text),), tool_call_id=call.id),
-        ]
-    return messages
-
-
-async def kept(
-    gateway: ScriptedGateway,
-    messages: Sequence[Message],
-    previous: str | None = None,
-    max_tokens: int = 300,
-) -> str:
-    """Return a summary with a checklist of what the messages and the earlier summary state."""
-    subject = summariser(gateway)
-    digest = digest_of(messages)
-    read_kept(digest, previous or "")
-    task = plain_task(subject.start_run("tenant"), max_tokens, previous, Closing(1, 9))
-    return (await subject.summarise(task, messages, digest=digest)).text
-
-
-async def test_a_model_cannot_lose_a_standing_instruction() -> None:
-    """An answer without it, or in other words, has it word for word. [summary.checklist]"""
-    instruction = "Never drop a table. Find the slow query."
-    gateway = ScriptedGateway(
-        GOOD,
-        f"<summary>## Standing instructions\n- {instruction}\n- ask the boss\n\n## Next step\n- go"
-        "</summary>",
-        "<summary>They like tables.</summary>",
-    )
-    first = await kept(gateway, work(2, 200))
-    listed = f"{KEPT_HEADING}\n- {instruction}"
-    assert first == f"{listed}\n\n{WRITTEN}\nshort\n\nMore: receipt, messages 1 to 9."
-    assert f"<checklist>\n{listed}" in gateway.texts[0]
-    second = await kept(gateway, work(2, 200)[1:], first)
-    assert second.count("table") == 1 and f"- ask the boss{NOT_SAID}\n" in second
-    assert "<earlier_summary>\nshort\n</earlier_summary>" in gateway.texts[1]
-    third = await kept(gateway, numbered(3), second)
-    assert f"- {instruction}\n\n{WRITTEN}\nThey like tables." in third
-
-
 # --- chunks ---------------------------------------------------------------------------------
 
 
@@ -271,6 +214,16 @@ async def test_large_input_is_chunked_between_messages_and_merged() -> None:
 
 
 # --- failure --------------------------------------------------------------------------------
+
+
+async def test_an_unusable_answer_is_asked_for_again_with_more_room() -> None:
+    """A stricter call follows, then the fallback models. [summary.accepted-answers]"""
+    gateway = ScriptedGateway("no tags", "no tags", GOOD)
+    text, _ = await run(gateway)
+    assert (text, gateway.models) == ("short", ["main", "main", "spare"])
+    first, second, third = (call.max_tokens for call in gateway.calls)
+    assert second > first == third
+    assert ["could not be used" in text for text in gateway.texts] == [False, True, False]
 
 
 @given(
