@@ -109,7 +109,7 @@ class Summariser:
         if task.model is None:
             task.run.set_extractive()
             return await asyncio.to_thread(_merged, task, texts)
-        digest = Digest()
+        digest = Digest(keeps_users=True)
         for text in texts:
             read_kept(digest, text)
         groups = summary_groups([split_kept(text)[1] or NOTHING for text in texts])
@@ -154,7 +154,6 @@ async def summarise_paged(
         )
     digest, _ = await _read_digest(database, task, earlier, read_kept)
     task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
-    result = None
     pages, result, last_group = _pages(task.spans), None, list[LogRow]()
     for page in pages:
         rows = [*last_group, *await _rows(database, task.conversation_id, page)]
@@ -181,7 +180,7 @@ async def _read_digest(
     Also the tokens of the messages. They are read page by page, in threads. Those from before what
     the earlier summary stands for are read before it, so that what they state counts as older.
     """
-    digest, scope, tokens = Digest(), task.scope, 0
+    digest, scope, tokens = Digest(keeps_users=task.model is not None), task.scope, 0
 
     def add(rows: Sequence[LogRow]) -> None:
         for row in rows:

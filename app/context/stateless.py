@@ -329,7 +329,11 @@ class StatelessService:
             # A middle that is a call alone gives a model nothing to summarise.
             chosen = None
         run = self._summariser.start_run(tenant_id)
-        digest = await asyncio.to_thread(digest_of, neutral) if chosen is not None else None
+        digest = (
+            await asyncio.to_thread(digest_of, neutral, keeps_users=True)
+            if chosen is not None
+            else None
+        )
         try:
             scope = SummaryScope(self._summariser.access.tokenizer.count)
             task = SummaryTask(SummaryRequest(), chosen, max_tokens, run, scope)

@@ -11,7 +11,8 @@ have at most a fifth of the source's characters is, in two columns of the table:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,7 +21,9 @@ from benchmarks.fidelity.chat import Chat
 from benchmarks.fidelity.facts import Fact
 from benchmarks.fidelity.matching import flat, stale, survives
 from benchmarks.fidelity.sessions import Session
+from tests.fake_llm import FakeLLM, answer
 
+FORGETFUL = "openai/forgetful"
 SHARE = 0.2
 TRIES = 4
 NEEDED = "The kit's sessions are left out: `pip install 'context-service[judge]'` installs it."
@@ -31,7 +34,24 @@ def is_installed() -> bool:
     return find_spec("compaction_kit") is not None
 
 
-def run(client: Client, seed: int, strategy: str, *, is_whole: bool) -> Counter[str]:
+@contextmanager
+def forgetful_model() -> Iterator[dict[str, str]]:
+    """Run a model that forgets all it is told; yield the environment of a service that uses it."""
+    server = FakeLLM()
+    server.always(answer("<retain>Nothing.</retain><summary>They talked.</summary>"))
+    try:
+        yield {
+            "CONTEXT_SUMMARIZER_ALLOWED_MODELS": FORGETFUL,
+            "CONTEXT_SUMMARIZER_API_BASE": server.api_base,
+            "CONTEXT_SUMMARIZER_API_KEY": "none",
+            "CONTEXT_SUMMARIZER_CONTEXT_WINDOW": "128000",
+            "CONTEXT_SUMMARIZER_CALLS_PER_HOUR": "1000000",
+        }
+    finally:
+        server.stop()
+
+
+def run(client: Client, seed: int, strategy: str, writer: str, *, is_whole: bool) -> Counter[str]:
     """Drive one generated session, and return what its last payload states."""
     from compaction_kit.generated import build_generated_session
 
@@ -41,7 +61,7 @@ def run(client: Client, seed: int, strategy: str, *, is_whole: bool) -> Counter[
     limit = SHARE * sum(len(message["content"]) for message in messages)
     target, best = SHARE * session.tokens, None
     for _ in range(TRIES):
-        chat = Chat(client, session.tokens, strategy)
+        chat = Chat(client, session.tokens, strategy, writer)
         for part in session.rounds():
             chat.append(part)
             chat.compact(int(target))

@@ -3,8 +3,8 @@
 1. What users said is `kept`: it is put above the model's text word for word, whatever it answers,
    in whatever language. It takes at most half of the summary, in a tree half of all summaries.
    Short messages come first, whole, then the sentences of longer ones, those with a value first;
-   what has only words that many have comes last. Of a kind the first and the newest stay.
-   [summary.checklist]
+   what has only words that many have comes last. Of a kind the first and the newest stay. Nothing
+   replaces a user's words: of two rules that differ in a value both may hold. [summary.checklist]
 2. The model's text stands below a line that says whose it is. A line that repeats what is kept is
    left out; one of its standing instructions that no user said in these words is marked.
 3. The next summary reads them back from the section of the one before.
@@ -78,8 +78,9 @@ def checklist_of(
             remaining -= cost
             shown += f" {_flat(texts[at])}"
     others = fitted(digest, others_tokens, count, sections=_OTHERS).text
+    others = "" if others == NOTHING else others.removeprefix(HEADING).strip()
     listed = tuple(texts[at] for at in sorted(kept))
-    return Checklist(listed, "" if others == NOTHING else others, frozenset(map(_flat, texts)))
+    return Checklist(listed, others, frozenset(map(_flat, texts)))
 
 
 def _said(digest: Digest) -> Iterator[tuple[str, int]]:

@@ -1,7 +1,8 @@
 """A model that drops, rewords and invents what users said, over HTTP. [summary.checklist]
 
-1. Each conversation has sixteen instructions in as many languages, at different places: as a
-   message, at the beginning and end of a request, inside a long one, in a list, after an answer.
+1. Each conversation has sixteen instructions in fifteen languages, two of them alike but for their
+   values, at different places: as a message, at the beginning and end of a request, inside a long
+   one, in a list.
 2. Each of them is in the payload after three compactions, whatever the model answers.
 3. What the model invents stands below the line that says that it is not the user's, and below its
    heading of standing instructions it is marked.
@@ -24,7 +25,7 @@ from tests.fake_llm import FakeLLM
 INSTRUCTIONS = (
     "Leave the ledger table alone, whatever the ticket says.",
     "Die Exportdateien bleiben immer in UTF-8 ohne BOM.",
-    "Ne touche jamais au dossier des factures archivées.",
+    "Utilise toujours Python 3.12 pour les scripts.",
     "Antes de borrar un registro, enséñame la consulta.",
     "Gebruik nooit de productiesleutel in een test.",
     "Nie zmieniaj nazw kolumn bez mojej zgody.",
@@ -35,7 +36,7 @@ INSTRUCTIONS = (
     "顧客の住所は画面に表示しないでください。",
     "任何迁移脚本都必须可以回滚。",
     "Никогда не запускай очистку кэша днём.",
-    "Os valores ficam sempre com duas casas decimais.",
+    "Utilise toujours Node 22 pour les pages.",
     "Non cambiare il formato delle date nei verbali.",
     "Skriv aldrig över en befintlig säkerhetskopia.",
 )

@@ -147,7 +147,7 @@ async def test_a_tree_merges_full_levels(harness: Harness) -> None:
     assert [own_text(node.text) for node in stored.view.summaries] == ["node 6"]
     assert stored.calls == len(harness.gateway.calls) == 7
     assert "node 4" in prompts(harness)[6] and "node 5" in prompts(harness)[6]
-    assert "«1»" not in prompts(harness)[4]
+    assert "User:\n«1»" in prompts(harness)[0] and "User:\n«1»" not in prompts(harness)[4]
     await number(harness, cid, 10, 2)
     await harness.compact(cid)
     later = await harness.receipt(cid)
