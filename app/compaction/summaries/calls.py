@@ -397,7 +397,8 @@ class WorkState:
             for section, each in self.entries.items()
         }
         found[Section.TODO] = list(self.entries[Section.TODO].values())
-        found[Section.OPEN] = list(dict.fromkeys((*found.get(Section.OPEN, ()), *calls)))[-MAX_OPEN:]
+        opened = dict.fromkeys((*self.entries[Section.OPEN], *calls))
+        found[Section.OPEN] = list(opened)[-MAX_OPEN:]
         return found
 
     def _shorten_paths(self) -> None:
