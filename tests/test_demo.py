@@ -37,6 +37,7 @@ def test_samples_are_replayed_and_compacted(served: str) -> None:
         assert row(result.output, trace.name)[1] == f"{len(trace.messages):,}"
     totals = row(result.output, f"{len(traces)} conversations")
     assert int(totals[5]) >= 3
+    assert 50 < int(totals[6].removesuffix("%")) < 100
     assert int(totals[4].replace(",", "")) <= SAMPLE_WINDOW - MAX_OUTPUT_TOKENS
     assert "Refused" not in result.output
 

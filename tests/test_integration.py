@@ -244,7 +244,7 @@ def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str
 
 
 def test_the_agent_of_the_tutorial_compacts(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its summary has the budget of turn 6, and the search says what hides the message."""
+    """Its summary has what was said in turn 6, and the search says what hides the message."""
     page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever, args=(0.01,))

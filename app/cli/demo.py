@@ -39,6 +39,7 @@ COLUMNS = (
     "builds",
     "largest",
     "compactions",
+    "cached",
     "before → after",
 )
 _LONGEST_NAME = 24
@@ -153,6 +154,11 @@ class Outcome:
     largest: int = 0
     """The tokens of the largest payload."""
     compactions: int = 0
+    sent: int = 0
+    """The tokens of all payloads."""
+    cached: int = 0
+    """How many of them the payload before had, so that a provider can have cached them."""
+    newest: int = 0
     change: str = ""
     """The tokens of the payload around the last compaction."""
     degraded: list[str] = field(default_factory=list)
@@ -165,7 +171,8 @@ class Outcome:
         if len(name) > _LONGEST_NAME:
             name = f"{name[: _LONGEST_NAME - 1]}…"
         counts = (self.messages, self.tokens, self.builds, self.largest, self.compactions)
-        return (name, *(f"{count:,}" for count in counts), self.change)
+        cached = f"{self.cached / max(1, self.sent):.0%}"
+        return (name, *(f"{count:,}" for count in counts), cached, self.change)
 
 
 def run(traces: Path | None, url: str, key: str | None) -> str:
@@ -253,6 +260,13 @@ def _send(
     used, compaction = answer.body["tokens_used"], answer.body["diagnostics"]["compaction"]
     outcome.builds += 1
     outcome.largest = max(outcome.largest, used)
+    if (reason := answer.body["cache_break_reason"]) is not None:
+        budget = answer.body["diagnostics"]["budget"]
+        fixed = ("system_prompt", "skill_prompts", "tool_descriptions")
+        outcome.newest = sum(budget[part] for part in fixed if reason != "tools_changed")
+    outcome.cached += min(outcome.newest, used)
+    outcome.sent += used
+    outcome.newest = used
     outcome.degraded += answer.body["degraded"]
     if compaction and compaction["compacted"]:
         outcome.compactions += 1
@@ -263,7 +277,7 @@ def report(outcomes: Sequence[Outcome], window: int, url: str, *, has_key: bool)
     """Return what to print: a table, its totals, and what was refused."""
     largest = max(outcome.largest for outcome in outcomes)
     total = Outcome(f"{len(outcomes)} conversations", largest=largest)
-    for name in ("messages", "tokens", "builds", "compactions"):
+    for name in ("messages", "tokens", "builds", "compactions", "sent", "cached"):
         setattr(total, name, sum(getattr(outcome, name) for outcome in outcomes))
     rows = [COLUMNS, *(outcome.row for outcome in outcomes), total.row]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -276,7 +290,8 @@ def report(outcomes: Sequence[Outcome], window: int, url: str, *, has_key: bool)
         *(lines[0], rule, *lines[1:-1], rule, lines[-1], ""),
         f"Window {window:,} tokens, {MAX_OUTPUT_TOKENS:,} of them kept for the answer: a payload"
         f" may take {window - MAX_OUTPUT_TOKENS:,}, and the largest took {largest:,}.",
-        "tokens: the whole log. before → after: the payload around the last compaction.",
+        "tokens: the whole log. cached: the share of the payloads that a provider's cache can hold."
+        " before → after: the payload around the last compaction.",
     ]
     if steps := Counter(step for outcome in outcomes for step in outcome.degraded):
         counted = ", ".join(f"{step} {count}" for step, count in sorted(steps.items()))

@@ -242,17 +242,15 @@ class _Planner:
         """Plan again with old results cleared, where what the strategy preserves is too much.
 
         That is where an asked target is missed, and where a compaction is due and the plan frees
-        too little or leaves so much that it is due again. Results that the model may not have
+        too little, or leaves so much that it is soon due again. Results that the model may not have
         answered yet stay.
         """
         gain, goal, shown = self._gain(plan), self.shown.budget.target, self.shown
         if not self.is_asked:
             is_enough = self.forced or gain >= self.min_gain
-            if self.tokens < self.due_tokens or (
-                is_enough and self.tokens - gain < self.due_tokens
-            ):
-                return plan
             goal = max(goal, math.floor(self.due_tokens - self.min_gain))
+            if self.tokens < self.due_tokens or (is_enough and self.tokens - gain <= goal):
+                return plan
             goal = min(goal, math.floor(self.tokens - self.min_gain))
         excess = self.tokens - gain - goal
         if self.is_within_target or not shown.policy.tool_output.enabled:

@@ -48,7 +48,7 @@ ALL_RESULTS_CLEARED = "all_tool_results_cleared"
 BUDGET_SHARE = 0.25
 MIN_BUDGET_TOKENS = 20_000
 MAX_BUDGET_TOKENS = 60_000
-BATCH_SHARE = 0.5
+BATCH_SHARE = 0.75
 """The minimum share of the budget that one clearing frees."""
 
 Step = tuple[str, Callable[[ShownHistory], ShownHistory | None]]

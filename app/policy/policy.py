@@ -110,8 +110,6 @@ class SandwichPolicy(Group):
     """Messages kept verbatim at the start."""
     preserve_bottom: Positive = 5
     """Messages kept verbatim at the end."""
-    compression_threshold: Share = 0.75
-    """Share of the effective window at which a summary is due."""
 
 
 class SlidingWindowPolicy(Group):
@@ -135,8 +133,8 @@ class CompactionPolicy(Group):
     """false: never compact; a build over the context window is refused."""
     auto: Flag = True
     """false: only on request, or if the window would overflow."""
-    threshold_ratio: Share = 0.8
-    """Share of the effective window at which `retain_summary`, `tree_summary`, `chain` are due."""
+    threshold_ratio: Share = 0.85
+    """Share of the effective window at which a compaction is due."""
     model: Annotated[str, Field(strict=True, max_length=256, pattern=NAME_PATTERN)] | None = None
     """Model that writes summaries; `extractive` is built in and calls none."""
     summary_prompt: Text | None = None
@@ -166,7 +164,7 @@ class BudgetPolicy(Group):
     """
     max_output_tokens: Positive = 4096
     """Tokens reserved for the response; fewer than the context window."""
-    notice_at: Share = 0.80
+    notice_at: Share = 0.90
     """Share of the effective window at which `notice` is true."""
     compact_trigger: Share = 0.95
     """Share at which a build compacts before it returns."""
@@ -194,7 +192,7 @@ class ToolOutputPolicy(Group):
     view: ToolView = ToolView.TRUNCATE
     """Preview: `truncate` has as much as fits, `reference` the size and an excerpt."""
     clear_at_least: Count | Auto = "auto"
-    """Least tokens that a clearing frees; `auto`: half of the budget."""
+    """Least tokens that a clearing frees; `auto`: three quarters of the budget."""
     exclude_tools: Texts = ()
     """Tools whose results are never cleared."""
 
@@ -255,8 +253,6 @@ class Policy(Group):
         match self.strategy:
             case StrategyName.FULL_HISTORY | StrategyName.SLIDING_WINDOW | StrategyName.PROVIDER:
                 return None  # the last: the provider decides
-            case StrategyName.SANDWICH:
-                return self.sandwich.compression_threshold
             case _:
                 return self.compaction.threshold_ratio
 

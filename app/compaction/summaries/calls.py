@@ -23,7 +23,7 @@ from app.compaction.summaries.sentences import is_code, one_line
 from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
-MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN = 60, 8, 4, 3
+MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN = 60, 8, 2, 3
 MAX_ENTRIES = {Section.EDITED: 150, Section.READ: 150, Section.FAILED: 4, Section.TODO: 60}
 MAX_OF_OTHERS = 30
 MAX_SINCE_FAILURE = 12

@@ -35,7 +35,7 @@ MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
 STEP_CHARS = 160
-MIN_STEMS = 3
+MIN_STEMS, MIN_REASON_STEMS = 3, 6
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS = 80, 300
@@ -43,6 +43,8 @@ LONG_MESSAGE_CHARS = 2_000
 EDGE_CHARS, MIN_LABEL_CHARS = 800, 6
 """Of longer messages statements are read at the beginning and the end, labelled ones anywhere."""
 
+_CLAUSE_END = re.compile(r"[,;\u3001\uff0c]")
+"""The last sentence of a step says what it does; only one with a second clause says why."""
 _NUMBER = re.compile(r"^#(\d{1,12}) ")
 ASKED = "\n(asked: "
 
@@ -210,12 +212,15 @@ class Digest:
         """Take up the statements of a request, or of an assistant's text."""
         is_short, at, found = by_user and len(text) <= MAX_NOTED_CHARS, 0, 0
         inner = range(EDGE_CHARS, len(text) - EDGE_CHARS if len(text) > LONG_MESSAGE_CHARS else 0)
-        for each in sentences.sentences(text[:MAX_TEXT_CHARS]):
+        every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
+        for each in every:
             at += len(each) + 1
             if found >= MAX_FROM_MESSAGE or not is_prose(each):
                 continue
             of = statement_of(each)
             is_stated = bool(of.values) if is_short else of.is_exact if is_step else of.is_strong
+            if is_step and of.values and (each is not every[-1] or _CLAUSE_END.search(each)):
+                is_stated = is_stated or len(of.stems) >= MIN_REASON_STEMS
             is_stated = is_stated and (at not in inner if by_user else len(of.stems) >= MIN_STEMS)
             if is_stated or label_of(each):
                 self._state(each, by_user=by_user, request=request)
@@ -259,8 +264,7 @@ class Digest:
                 self.superseded[old.section] += old.is_listed
                 self._remove(key)
                 new.is_newer = True
-                if old.of.is_strong or old.of.stems <= new.of.stems | common:
-                    self._cut(old)
+                self._cut(old)
 
     def _cut(self, old: Stated) -> None:
         """Leave a replaced statement out of the request that has it; the first stays whole."""

@@ -199,11 +199,14 @@ def one_line(text: str, max_chars: int) -> str:
 _SCANNED = 12_000
 LEFT_OUT = "[… {:,} characters left out …]"
 CUT = "[…]"
-_CAPITALS = re.compile(r"\b[A-ZÀ-ÞА-ЯЁ]{2,} [A-ZÀ-ÞА-ЯЁ]{2,}\b|\b[A-ZÀ-ÞА-ЯЁ]{5,}\b")
+_MARKED = re.compile(
+    rf"{_BULLET.pattern}|\b[A-ZÀ-ÞА-ЯЁ]{{2,}} [A-ZÀ-ÞА-ЯЁ]{{2,}}\b|\b[A-ZÀ-ÞА-ЯЁ]{{5,}}\b"
+)
+"""An item of a list, or words in capitals."""
 
 
 def shortened(text: str, max_tokens: int, count: CountText) -> str:
-    """Return sentences of a text within `max_tokens`: the first and last, and emphasised ones.
+    """Return sentences of a text within `max_tokens`: first, last, listed and emphasised ones.
 
     Code and output that were pasted into it come last. It is empty without any.
     """
@@ -217,9 +220,10 @@ def shortened(text: str, max_tokens: int, count: CountText) -> str:
         ]
     last, weights, in_fence = len(parts) - 1, list[tuple[int, float]](), False
     for at, part in enumerate(parts):
-        in_fence ^= _FENCE.match(part) is not None
-        is_pasted = in_fence or is_code(part[:MAX_SENTENCE_CHARS])
-        is_marked = at in (0, last) or _CAPITALS.search(part) or label_of(part)
+        is_fence = _FENCE.match(part) is not None
+        in_fence ^= is_fence
+        is_pasted = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS])
+        is_marked = at in (0, last) or _MARKED.search(part) or label_of(part)
         weight = 2 if is_pasted else 0 if is_marked else 1
         weights.append((weight, min(at, 1.5 * (last - at))))
     kept = set[int]()

@@ -135,6 +135,9 @@ class Writer:
         telling = {each.request for each in rare if each.of.is_strong}
         texts = {each.line for each in rare if each.of.values}
         newer = {each.line for each in digest.stated.values() if each.is_newer}
+        strong = {each.line for each in digest.stated.values() if each.of.is_strong}
+        values = self.items.get(Section.VALUES, [])
+        newest[Section.VALUES].sort(key=lambda at: values[at] not in strong)
         stated.sort(key=lambda at: listed[at] not in newer)
         told = [at for at in requests[1:] if numbers[at] in telling]
         ran = self.items.get(Section.COMMANDS, [])
@@ -180,6 +183,7 @@ class Writer:
                 reserved = self.limit - optional if rank.is_optional else 0
                 self._take(rank, self.room - reserved)
             left = self.room
+        self._leave_out_repeated()
 
     def _newest(self, section: Section) -> list[int]:
         return list(range(len(self.items.get(section, ())) - 1, -1, -1))

@@ -87,11 +87,11 @@ async def test_patch(client: httpx.AsyncClient) -> None:
 async def test_concurrent_patches_are_all_applied(client: httpx.AsyncClient) -> None:
     """Concurrent patches of different leaves are all applied [policy.null-resets]."""
     path = await new_conversation(client)
-    leaves = {"preserve_top": 1, "preserve_bottom": 2, "compression_threshold": 0.5}
+    leaves = {"retain_last_turns": 1, "max_messages": 2, "threshold_ratio": 0.5}
     await asyncio.gather(
-        *(client.patch(path, json={"policy": {"sandwich": {key: leaves[key]}}}) for key in leaves)
+        *(client.patch(path, json={"policy": {"compaction": {key: leaves[key]}}}) for key in leaves)
     )
-    assert (await client.get(path)).json()["policy_overrides"] == {"sandwich": leaves}
+    assert (await client.get(path)).json()["policy_overrides"] == {"compaction": leaves}
 
 
 async def test_the_counter_is_fixed_by_the_first_message(client: httpx.AsyncClient) -> None:

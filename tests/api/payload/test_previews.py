@@ -80,7 +80,7 @@ async def test_a_preview_has_no_effects(settings: Settings, client: httpx.AsyncC
     assert await counts() == before
     assert (await client.get(f"{path}/state")).json() == state
     thresholds = previewed["thresholds"]
-    assert thresholds == {"notice": 1120, "due": 1050, "compact": 1330, "blocked": 1372}
+    assert thresholds == {"due": 1190, "notice": 1260, "compact": 1330, "blocked": 1372}
 
 
 async def test_a_preview_lists_its_messages(client: httpx.AsyncClient) -> None:

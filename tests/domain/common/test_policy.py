@@ -28,7 +28,6 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("strategy",): st.sampled_from([str(name) for name in StrategyName]),
     ("sandwich", "preserve_top"): st.integers(0, 50),
     ("sandwich", "preserve_bottom"): st.integers(1, 50),
-    ("sandwich", "compression_threshold"): st.floats(0.01, 1),
     ("sliding_window", "keep_last_n"): st.integers(1, 500),
     ("tree_summary", "chunk_size"): st.integers(2, 500),
     ("messages", "offload_oversized"): st.booleans(),

@@ -163,6 +163,38 @@ def test_statements_of_one_shape_about_different_things_stay() -> None:
     assert all(port in summarised(messages).text for port in ports)
 
 
+def test_a_changed_value_is_marked_and_has_room_first() -> None:
+    """Also in later rounds, whatever was stated after it. [summary.superseded]"""
+    messages = told("FACT: The staging port is 8080.") + told("FACT: The staging port is 9090.")
+    for number in range(30):
+        messages += told(f"FACT: House {number} is painted in {number} colours.")
+    made = summarised(messages, tokens=90)
+    for _ in range(2):
+        assert "staging port is 9090. *" in made.text and "8080" not in made.text
+        assert made.text.splitlines()[1] == "## Stated by the user (* changed)"
+        made = summarised([], made.unlisted, made.text, tokens=90)
+
+
+def test_a_sentence_of_a_request_stays_in_it() -> None:
+    """So a limit for one request ends with it; only a labelled sentence holds on."""
+    first = "Only check src/a.py before 2027-01-05, repair nothing.\nRULE: Never push to main."
+    text = summarised([user(first), assistant("It is broken. " * 9), user("Repair it.")]).text
+    assert sections(text)["Requests"] == [f"#1 {first}", "#3 Repair it."]
+    long = user(f"{'It is as it was. ' * 300}\nRULE: Never push to main.\n{'So be it. ' * 300}")
+    assert "RULE: Never push to main." in summarised([long, *WORK], tokens=120).text
+
+
+def test_of_a_long_request_what_was_pasted_is_left_out_first() -> None:
+    """Its listed and emphasised sentences are shown before others."""
+    pasted = "\n".join(f"value_{number} = compute({number});" for number in range(300))
+    said = [f"The story goes on in part {number} as it did before." for number in range(60)]
+    said[30] = "- Leave the generated files alone"
+    request = "\n".join(["Repair the build.", *said, "```", pasted, "```", "Thanks."])
+    (shown,) = sections(summarised([user(request)], tokens=240).text)["Requests"]
+    assert shown.startswith("#1 Repair the build.") and shown.endswith("Thanks.")
+    assert said[30] in shown and "compute" not in shown and "part 0 " in shown
+
+
 def test_statements_outlast_everything_else() -> None:
     """Fifty rounds of talk push no statement out, and what has no room is unlisted."""
     made = summarised(WORK, tokens=300)

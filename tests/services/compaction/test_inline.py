@@ -12,9 +12,7 @@ from tests.services.payload.builders import check, fill, policy
 
 
 def _inline(**leaves: Any) -> dict[str, Any]:
-    return policy(
-        1100, 100, compaction={"mode": "inline"}, sandwich={"compression_threshold": 0.7}, **leaves
-    )
+    return policy(1100, 100, compaction={"mode": "inline", "threshold_ratio": 0.7}, **leaves)
 
 
 async def test_two_builds_apply_one_compaction(harness: Harness) -> None:

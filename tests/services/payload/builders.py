@@ -28,7 +28,8 @@ def policy(window: int = 1100, output: int = 100, **leaves: Any) -> dict[str, An
     """Return a policy with a small window, of which agent tools and notes would take too much."""
     budget = {"context_window": window, "max_output_tokens": output, "notice_at": 1.0}
     budget |= leaves.pop("budget", {})
-    return {"budget": budget, "agent_tools": "none"} | leaves
+    compaction = {"threshold_ratio": 0.75, **leaves.pop("compaction", {})}
+    return {"budget": budget, "compaction": compaction, "agent_tools": "none"} | leaves
 
 
 def capacity_of(build: Build, exact: bool) -> int:
