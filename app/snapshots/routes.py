@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 
 from app.common.errors import Conflict, Gone
 from app.conversations.messages.stored_results import Content
-from app.conversations.routes import conversation_fields
+from app.conversations.routes import shown_conversation
 from app.conversations.schemas import ShownConversation
 from app.http import cursors
 from app.http.bodies import Json, begun, dump, require_small_messages, require_uncoded
@@ -349,5 +349,5 @@ async def import_conversation(
 async def _created_conversation(request: Request, key: str) -> Response:
     async with services(request).database.session() as session:
         shown = await session.conversations.get(tenant_of(request), key)
-    answer = ShownConversation(**conversation_fields(request, shown))
+    answer = shown_conversation(request, shown)
     return Json(answer, 201, headers={"Location": path_of(answer.conversation_id)})

@@ -147,7 +147,7 @@ async def upload_blob(
     """
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
-        uploaded = await services(request).uploads.upload(
+        blob, preview = await services(request).uploads.upload(
             tenant_of(request),
             conversation_id,
             pieces,
@@ -156,8 +156,8 @@ async def upload_blob(
             tool_call_id=tool_call_id,
             declared_bytes=body_bytes_of(request.scope) or 0,
         )
-    item = UploadedBlob.of(uploaded.blob, view=uploaded.preview.texts[0])
-    location = f"{path_of(public_id_of(request))}/blobs/{uploaded.blob.id}"
+    item = UploadedBlob.of(blob, view=preview.texts[0])
+    location = f"{path_of(public_id_of(request))}/blobs/{blob.id}"
     return Json(item, 201, headers={"Location": location})
 
 

@@ -255,9 +255,7 @@ class RedactionService:
                 at = {"conversation_id": conversation_id, "epoch_id": row["epoch_id"]}
                 await session.run(SET_START, **at, frame=json_text.dumps(start))
             await session.run(RECORD, conversation_id=conversation_id, **record)
-            await repositories.events.add(
-                conversation_id, EventType.REDACTED, json_text.dumps(record)
-            )
+            await repositories.events.add(conversation_id, EventType.REDACTED, **record)
             if loses_summary:
                 await make_compaction_due(repositories, conversation_id)
         await self._outputs.delete_objects(*(row["object_key"] for row in blobs))
