@@ -101,9 +101,9 @@ class SnapshotRestore(RequestSchema):
 class ForkRequest(RequestSchema):
     """A fork to create."""
 
-    model_config = examples({"at_seq": 12})
+    model_config = examples({"through_seq": 12})
 
-    at_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    through_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
     """Seq of the last message of the fork; the head by default, 0 for an empty log."""
     conversation_id: ConversationId | None = None
     metadata: Metadata | None = None
@@ -291,7 +291,7 @@ async def fork_conversation(
     """
     new = body if body is not None else ForkRequest()
     key = await services(request).forks.fork(
-        tenant_of(request), conversation_id, new.at_seq, new.conversation_id, new.metadata
+        tenant_of(request), conversation_id, new.through_seq, new.conversation_id, new.metadata
     )
     return await _created_conversation(request, key)
 

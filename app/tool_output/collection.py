@@ -36,7 +36,7 @@ class CollectedBlobs:
     """The blobs; reading one is now a `410`."""
     byte_size: int
     """Total size of the blobs in bytes."""
-    uploads: int
+    upload_count: int
     """Number of unfinished uploads that were dropped."""
 
 

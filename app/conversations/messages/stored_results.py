@@ -215,7 +215,7 @@ class StoredResults:
         meanwhile.
         """
         at, end = first, -(-blob.byte_size // CHUNK_BYTES)
-        gone = Gone(f"Output {blob.id} was collected", {"ref": blob.id})
+        gone = Gone(f"Output {blob.id} was collected", {"ref_id": blob.id})
         while at < end:
             async with self._database.session() as session:
                 chunks = await session.blobs.chunks(conversation_id, blob.content_id, at, count)
