@@ -214,18 +214,6 @@ class ModelSettings(Group):
     """
 
 
-GROUPS: tuple[type[Group], ...] = (
-    ServerSettings,
-    DatabaseSettings,
-    WorkerSettings,
-    ObservabilitySettings,
-    LimitSettings,
-    StorageSettings,
-    ModelSettings,
-)
-"""The settings in the order of the documentation."""
-
-
 class Environment(EnvSettingsSource):
     """Reads the environment; blank variables count as unset."""
 
@@ -319,6 +307,10 @@ class Settings(
                 f"CONTEXT_COMPACTION_MODEL is {model!r}, which CONTEXT_SUMMARIZER_ALLOWED_MODELS"
                 " does not allow"
             )
+
+
+GROUPS: tuple[Any, ...] = Settings.__bases__[:-1]
+"""The groups of settings in the order of the documentation."""
 
 
 def read_settings() -> Settings:

@@ -190,7 +190,7 @@ def talk(client: Client | AuthenticatedClient) -> str:
     tell(
         "anthropic",
         [item["role"] for item in other.payload["messages"]],
-        other.diagnostics.budget.total,
+        other.diagnostics.budget.context_window,
     )
 
     reply = MessageObject.from_dict({"role": "assistant", "content": "It rains, 8 degrees."})
@@ -239,8 +239,8 @@ def reduce(client: Client | AuthenticatedClient, conversation_id: str) -> None:
 
     in_bergen = MetadataFilter.from_dict({"metadata[city]": "Bergen"})
     listed = good(list_conversations.sync(client=client, metadata=in_bergen, limit=1)).data
-    own = good(list_messages.sync(conversation_id, client=client, q="weather bergen")).data
-    page = good(search_messages.sync(client=client, q="weather bergen", limit=100))
+    own = good(list_messages.sync(conversation_id, client=client, query="weather bergen")).data
+    page = good(search_messages.sync(client=client, query="weather bergen", limit=100))
     tell("listed", [item.conversation_id == conversation_id for item in listed])
     # A worker has maybe not indexed the conversation yet.
     tell("found", 1 in [message.seq for message in own], len(page.data) <= 100)

@@ -156,7 +156,7 @@ async function talk(service: Service): Promise<string> {
   tell("openai_chat", items(chat.payload).map((item) => item["role"]), chat.pressure);
   const claude = { format: "anthropic", model: "claude-3-5-sonnet" } as const;
   const other = await build(service, conversation_id, claude);
-  tell("anthropic", items(other.payload).map((item) => item["role"]), other.diagnostics.budget.total);
+  tell("anthropic", items(other.payload).map((item) => item["role"]), other.diagnostics.budget.context_window);
 
   const { epoch, through_seq, build_id } = chat;
   const delta = await build(service, conversation_id, {
@@ -231,11 +231,11 @@ async function reduce(service: Service, conversation_id: string): Promise<void> 
   ).data;
   const own = good(
     await service.GET("/v1/conversations/{conversation_id}/messages", {
-      params: { path, query: { q: "weather bergen" } },
+      params: { path, query: { query: "weather bergen" } },
     }),
   ).data;
   const hits = good(
-    await service.GET("/v1/search", { params: { query: { q: "weather bergen", limit: 100 } } }),
+    await service.GET("/v1/search", { params: { query: { query: "weather bergen", limit: 100 } } }),
   ).data;
   tell("listed", listed.map((item) => item.conversation_id === conversation_id));
   tell("found", own.some((message) => message.seq === 1), hits.length <= 100);
@@ -254,8 +254,8 @@ async function store(service: Service, conversation_id: string): Promise<void> {
     }),
   );
   const lines = good(
-    await service.GET("/v1/conversations/{conversation_id}/blobs/{ref}/lines", {
-      params: { path: { conversation_id, ref: blob.id }, query: { offset: 1, limit: 1 } },
+    await service.GET("/v1/conversations/{conversation_id}/blobs/{ref_id}/lines", {
+      params: { path: { conversation_id, ref_id: blob.id }, query: { offset: 1, limit: 1 } },
     }),
   );
   tell("line", lines.text.trim().split("\t"));

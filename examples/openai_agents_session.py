@@ -156,7 +156,7 @@ class ContextSession:
         for said in reversed(shown[: start + 1]):
             group += _items_of(said)
         old, metadata = self.conversation_id, (await self._get(""))["metadata"]
-        fork = await self.post("fork", {"at_seq": shown[start]["seq"] - 1})
+        fork = await self.post("fork", {"through_seq": shown[start]["seq"] - 1})
         self.conversation_id = metadata["continued_in"] = fork["conversation_id"]
         if start + 1 == len(shown):
             await self.clear_session()  # else the fork would show what was cleared before

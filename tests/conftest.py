@@ -45,6 +45,7 @@ from app.database.migrate import migrate, migration_lock
 from app.main import create_app
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
+from tests.answers import described
 from tests.fake_llm import FakeLLM, fake_llm
 from tests.patience import PATIENCE_SECONDS
 from tests.pooler import Pooled, pooling
@@ -100,6 +101,13 @@ def commands_undone() -> Iterator[None]:
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)
     root.handlers = [each for each in root.handlers if type(each.formatter) is not JsonLines]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_answers_described() -> Iterator[None]:
+    """Hold every answer to openapi.json."""
+    with described():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -316,18 +324,6 @@ async def run_script(url: str, script: str) -> None:
         await connection.execute(script)
     finally:
         await connection.close()
-
-
-async def lock_waiters(url: str, *, end: bool = False) -> int:
-    """Return how many sessions wait for a lock, on any node; with `end`, end them."""
-    what = "count(pg_terminate_backend(pid))" if end else "count(*)"
-    counted = (
-        f"SELECT {what} FROM pg_stat_activity"
-        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-    if CITUS_URL is not None:
-        counted = f"SELECT CAST(result AS bigint) FROM run_command_on_all_nodes($${counted}$$)"
-    return sum(waiting for (waiting,) in await execute(url, counted))
 
 
 async def _migrated(url: str) -> None:

@@ -96,7 +96,7 @@ async def test_deletions_are_logged_with_their_key(
         assert (data["tenant_id"], data["key_id"]) == ("acme", key.split("_")[1])
         assert "secret" not in str(data) and "gdpr" not in str(data)
     assert redacted[0] == "message_redacted"
-    assert (redacted[1]["seq"], redacted[1]["conversations"]) == (1, 2)
+    assert (redacted[1]["seq"], redacted[1]["conversation_count"]) == (1, 2)
     assert snapshot[0] == "snapshot_deleted" and snapshot[1]["snapshot_id"] == saved
     assert conversation[0] == "conversation_deleted"
     assert conversation[1]["conversation_id"] == redacted[1]["conversation_id"]

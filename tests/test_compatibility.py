@@ -26,8 +26,8 @@ BREAKS: list[tuple[Change, str]] = [
     (lambda document: document["paths"].pop(PATH), f"GET {PATH}: is gone"),
     (lambda document: document["paths"][PATH].pop("patch"), f"PATCH {PATH}: is gone"),
     (
-        schema("ForkRequest", lambda fork: fork.update(required=["at_seq"])),
-        "body.at_seq: is now required",
+        schema("ForkRequest", lambda fork: fork.update(required=["through_seq"])),
+        "body.through_seq: is now required",
     ),
     (
         schema("ForkRequest", lambda fork: fork["properties"].pop("metadata")),

@@ -510,7 +510,7 @@ async def test_the_service_builds_what_the_model_is_called_with(
     assert any(built["diagnostics"]["summary_used"] for built in builds)
     assert_read_on(provider.requests)
     reports = first.told.reports + second.told.reports
-    assert [report["is_current"] for report in reports] == [True] * len(provider.requests)
+    assert [report["current"] for report in reports] == [True] * len(provider.requests)
 
 
 def assert_read_on(requests: Sequence[Request]) -> None:

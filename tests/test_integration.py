@@ -22,8 +22,7 @@ from app.formats.message import FormatName
 from examples.stand_in_model import Handler
 from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
-from tests.fake_llm import Behaviour, Request
-from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
+from tests.fake_providers import FakeProviders, Spent
 from tests.patience import PATIENCE_SECONDS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -166,14 +165,6 @@ def assert_reported(database_url: str, format: str, spent: list[Spent]) -> None:
     assert [row["cache_read_tokens"] for row in rows] == [call.cached for call in spent]
     names = ("input_tokens", "cache_creation_tokens", "cache_read_tokens", "output_tokens")
     assert [sum(row[name] for name in names) for row in rows] == [call.total for call in spent]
-
-
-def calling_again(providers: FakeProviders, request: Request) -> Behaviour:
-    """Answer with two more calls of the first tool."""
-    protocol = next(one for one in PROTOCOLS if one.path.fullmatch(request.path))
-    ids = (f"call_{providers.calls}{half}" for half in "ab")
-    calls = [Call(call_id, "cat", {"path": "build.log"}) for call_id in ids]
-    return Behaviour(body=protocol.calling(calls, Spent(1000, 0), request.body))
 
 
 class Recording(httpx.Client):

@@ -43,7 +43,7 @@ def test_the_curl_session_can_be_pasted(served: str) -> None:
     assert appended["head_seq"] == 3
     assert [item["role"] for item in chat["payload"]["messages"]][:2] == ["system", "user"]
     assert anthropic["payload"]["max_tokens"] == 4096
-    assert anthropic["diagnostics"]["budget"]["total"] == 32000
+    assert anthropic["diagnostics"]["budget"]["context_window"] == 32000
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")

@@ -16,7 +16,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -41,20 +41,15 @@ _ToolCall = tuple[str | None, str | None]  # the tool's name and the call's id
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewedBlob:
-    """A stored blob, with its preview under the current policy."""
-
-    blob: Blob
-    preview: Preview
-
-
-@dataclass(frozen=True, slots=True)
 class OffloadRules:
-    """The policy, the names of tools by call id, and stored blobs that messages refer to, by id."""
+    """The policy, the names of tools by call id, and stored blobs that messages refer to, by id.
+
+    Each of these blobs has its preview under the policy.
+    """
 
     policy: ToolOutputPolicy = field(default_factory=ToolOutputPolicy)
     tool_names: Mapping[str, str] = field(default_factory=dict)
-    attached_blobs: Mapping[str, PreviewedBlob] = field(default_factory=dict)
+    attached_blobs: Mapping[str, tuple[Blob, Preview]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ def offload_result(
         if ref not in rules.attached_blobs:
             detail = f"No blob {ref!r} in this conversation: upload it first"
             raise ValidationError.at(f"{pointer}/output_ref", detail)
-        return _attach(raw_message, format, rules.attached_blobs[ref])
+        return _attach(raw_message, format, *rules.attached_blobs[ref])
     if name in AGENT_TOOL_NAMES:
         return OffloadedResult(raw_message, inline_output(message))
     parts = [_output_part(part) for part in message.parts]
@@ -114,15 +109,14 @@ def _main_blob_id(message: Message) -> str:
 
 
 def _attach(
-    raw_message: dict[str, Any], format: FormatName, attached: PreviewedBlob
+    raw_message: dict[str, Any], format: FormatName, blob: Blob, preview: Preview
 ) -> OffloadedResult:
-    blob, preview = attached.blob, attached.preview
-    if has_content(raw_message, format):
-        output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
-    else:
+    output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
+    if not has_content(raw_message, format):
         raw_message = deepcopy(raw_message)
         replace_content(raw_message, format, preview.texts[0])
-        output = _output_with_preview(blob, preview, ((0, blob.byte_size),))
+        texts = ((0, blob.byte_size),)
+        output = replace(output, preview=replace(preview, texts=()), texts=texts)
     return OffloadedResult(raw_message, output, attached_blob_id=blob.id)
 
 
@@ -135,12 +129,12 @@ def _offload(
 ) -> OffloadedResult:
     main = _joined(parts)
     blobs = [_new_blob(part.data, part.media_type, call) for part in parts if part.media_type]
+    if main is not None:
+        blobs.insert(0, _new_blob(main, TEXT, call))
+    blob, _ = blobs[0]
+    output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
     if main is None:
-        (blob, _) = blobs[0]
-        output = StoredOutput(blob.byte_size, blob.line_count, blob.id)
         return OffloadedResult(raw_message, output, tuple(blobs))
-    blobs.insert(0, _new_blob(main, TEXT, call))
-    blob = blobs[0][0]
     has_object = is_object(raw_message, format)
     texts = [container[key] for container, key in text_positions(raw_message, format)]
     if has_object:
@@ -155,17 +149,15 @@ def _offload(
             text_positions(raw_message, format), preview.texts, strict=True
         ):
             container[key] = text
-    output = _output_with_preview(blob, preview, tuple(_text_ranges(parts)), has_object and is_cut)
+    output = replace(
+        output,
+        preview=replace(preview, texts=()),
+        texts=tuple(_text_ranges(parts)),
+        is_object=has_object and is_cut,
+    )
     return OffloadedResult(
         raw_message, output, tuple({item[0].id: item for item in blobs}.values())
     )
-
-
-def _output_with_preview(
-    blob: Blob, preview: Preview, texts: tuple[tuple[int, int], ...], is_object: bool = False
-) -> StoredOutput:
-    shown = (preview.kind, texts, preview.note, preview.plain_note, preview.mentions, is_object)
-    return StoredOutput(blob.byte_size, blob.line_count, blob.id, *shown)
 
 
 def _output_part(part: Part) -> _OutputPart:

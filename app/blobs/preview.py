@@ -65,11 +65,15 @@ class Preview:
     replaces it in payloads without those tools. Both are empty if nothing is cut.
     """
 
-    kind: PreviewKind
-    texts: tuple[str, ...]
+    kind: PreviewKind = PreviewKind.WHOLE
+    texts: tuple[str, ...] = ()
     note: str = ""
     plain_note: str = ""
     mentions: tuple[str, ...] = ()
+
+
+WHOLE = Preview()
+"""The preview of a result that is shown whole, without its texts."""
 
 
 def bounded_by_window(policy: ToolOutputPolicy, limits: Limits | None) -> ToolOutputPolicy:
@@ -103,7 +107,7 @@ def preview_of_texts(
 ) -> Preview:
     """Return the preview of a result's texts (rule 4)."""
     if not texts:
-        return Preview(PreviewKind.WHOLE, ())
+        return WHOLE
     most = policy.max_message_bytes
     if policy.view is ToolView.REFERENCE:
         return _reference(texts, ref, tool_name, most)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.blobs.blobs import ToolOutputRef, count_lines, encode
-from app.blobs.preview import PreviewKind
+from app.blobs.preview import WHOLE, Preview, PreviewKind
 from app.common import json_text
 from app.formats import media
 from app.formats.message import File, Image, Message, Part, Text
@@ -23,26 +23,22 @@ _MESSAGE_ID_REF = re.compile(rf"(?!{SEQ_REF}|blob_)[A-Za-z0-9_-][A-Za-z0-9_.:-]{
 class StoredOutput:
     """The output column of a tool result's row.
 
-    `ref` is the id of its blob, None if the row holds the whole result. `texts` are the positions
-    of the message's texts in the blob, as start and length in bytes. `note` ends the preview and
-    names tools; `plain_note` is the same note without them. `is_object` is true if the text is
-    the JSON of a Gemini response object.
+    `ref` is the id of its blob, None if the row holds the whole result. The texts of the `preview`
+    are in the message; `texts` are the positions of the whole ones in the blob, as start and length
+    in bytes. `is_object` is true if the text is the JSON of a Gemini response object.
     """
 
     byte_size: int
     line_count: int
     ref: str | None = None
-    preview: PreviewKind = PreviewKind.WHOLE
+    preview: Preview = WHOLE
     texts: tuple[tuple[int, int], ...] = ()
-    note: str = ""
-    plain_note: str = ""
-    mentions: tuple[str, ...] = ()
     is_object: bool = False
 
     @property
     def is_cut(self) -> bool:
         """Whether the message has less text than its blob."""
-        return self.preview is not PreviewKind.WHOLE
+        return self.preview.kind is not PreviewKind.WHOLE
 
     def ref_in(self, message_id: str, seq: int) -> ToolOutputRef:
         """Return the ref of this result in the message with this id and seq."""
@@ -55,8 +51,9 @@ class StoredOutput:
         if self.ref is not None:
             stored |= {"ref": self.ref, "texts": self.texts}
         if self.is_cut:
-            stored |= {"view": self.preview, "note": self.note, "plain_note": self.plain_note}
-            stored["mentions"] = self.mentions
+            preview = self.preview
+            stored |= {"view": preview.kind, "note": preview.note}
+            stored |= {"plain_note": preview.plain_note, "mentions": preview.mentions}
         if self.is_object:
             stored["object"] = True
         return json_text.dumps(stored)
@@ -70,11 +67,13 @@ def stored_output_from(text: str) -> StoredOutput:
         byte_size=raw["bytes"],
         line_count=raw["lines"],
         ref=raw.get("ref"),
-        preview=PreviewKind(raw.get("view", PreviewKind.WHOLE)),
+        preview=Preview(
+            PreviewKind(raw.get("view", PreviewKind.WHOLE)),
+            note=raw.get("note", ""),
+            plain_note=raw.get("plain_note", ""),
+            mentions=tuple(raw.get("mentions", ())),
+        ),
         texts=tuple((start, length) for start, length in raw.get("texts", ())),
-        note=raw.get("note", ""),
-        plain_note=raw.get("plain_note", ""),
-        mentions=tuple(raw.get("mentions", ())),
         is_object=raw.get("object", False),
     )
 
@@ -111,4 +110,5 @@ def part_text(part: Part) -> str:
 
 def without_tool_names(text: str, output: StoredOutput) -> str:
     """Return a preview's text with the note that names no tool [tool-output.notes-match-tools]."""
-    return text.removesuffix(output.note) + output.plain_note if output.note else text
+    preview = output.preview
+    return text.removesuffix(preview.note) + preview.plain_note if preview.note else text

@@ -78,7 +78,7 @@ def _message(error: Mapping[str, Any]) -> str:
     match error["type"]:
         case "missing":
             return "is required"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return "is an unknown field"
         case "tuple_type":
             return "must be a valid list"

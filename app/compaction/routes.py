@@ -81,7 +81,7 @@ class Strategy(ResponseSchema):
     """The value for `policy.strategy`."""
     description: str
     """What it does."""
-    is_default: bool
+    default: bool
     """Whether it is the default."""
     due_at: float | None
     """Share of the effective window at which a compaction is due; null: never."""
@@ -209,7 +209,7 @@ async def list_strategies() -> StrategyList:
     data = [
         Strategy.of(
             each,
-            is_default=each.name is policy.strategy,
+            default=each.name is policy.strategy,
             due_at=Policy(strategy=each.name).due_ratio,
             preserve_top=each.preserved(policy)[0],
             preserve_bottom=each.preserved(policy)[1],

@@ -31,7 +31,7 @@ from app.compaction.summaries.run import SummariserRun
 from app.compaction.summaries.sections import Closing
 from app.compaction.summaries.writing import SummaryScope, merged_unlisted, without_replaced
 from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
-from app.conversations.conversation import exceeds_messages
+from app.conversations.due import exceeds_messages
 from app.conversations.receipt import Compaction, CompactionPlan, NoCompaction, Trigger
 from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
 from app.conversations.visible import (

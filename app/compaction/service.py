@@ -31,12 +31,8 @@ from app.compaction.run import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summariser import Summariser
-from app.conversations.conversation import (
-    ConversationState,
-    compaction_threshold,
-    exceeds_messages,
-    resume_at_tokens,
-)
+from app.conversations.conversation import ConversationState
+from app.conversations.due import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.events import EventType
 from app.conversations.partial_messages import (
     limits_of_oversized,
@@ -485,10 +481,10 @@ class CompactionService:
     ) -> str:
         """Add an event of a compaction to the conversation, and return its data."""
         failed = {} if reason is None else {"reason": reason, "calls": run.calls.calls}
-        text = json_text.dumps({"trigger": run.trigger, **failed, **data})
+        told = {"trigger": run.trigger, **failed, **data}
         async with self.database.session() as session:
-            await session.events.add(run.conversation_id, event, text)
-        return text
+            await session.events.add(run.conversation_id, event, **told)
+        return json_text.dumps(told)
 
     async def _store(
         self, run: CompactionRun, receipt: Compaction, job_id: str | None = None

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import Conflict, NotFound
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import Conversation, resume_at_tokens
+from app.conversations.conversation import Conversation
+from app.conversations.due import resume_at_tokens
 from app.conversations.events import EventType
 from app.conversations.messages.row import StoredMessage
 from app.conversations.receipt import (
@@ -232,8 +232,8 @@ class ReceiptService:
             )
             assert applied, "the conversation is locked, and the view shows every pin"
             await session.contexts.mark_undone(conversation_id, receipt.compaction_id)
-            data = json_text.dumps({"compaction_id": receipt.compaction_id})
-            await session.events.add(conversation_id, EventType.UNDONE, data)
+            undone = {"compaction_id": receipt.compaction_id}
+            await session.events.add(conversation_id, EventType.UNDONE, **undone)
         return await self.get(tenant_id, conversation_id, compaction_id)
 
     async def _read(

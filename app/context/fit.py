@@ -24,7 +24,7 @@ from app.compaction.strategies import STRATEGIES
 from app.context.choose_view import noted, render, render_view, show_newest_user
 from app.context.epoch_reasons import EpochChoice, choose_epoch
 from app.context.state import BuildDependencies, BuildState, Changed, Overflow
-from app.conversations.conversation import exceeds_messages
+from app.conversations.due import exceeds_messages
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,
     MESSAGES_SHORTENED,

@@ -103,7 +103,7 @@ class UsageAnswer(Reading):
     """Id of the report that was judged; null for none."""
     token_usage: TokenUsage | None
     """Its usage; null for none."""
-    is_current: bool
+    current: bool
     """Whether it counts: a report of an older epoch does not."""
     should_compact: bool
     """Whether a compaction is due; one that may run in the background was enqueued."""
@@ -111,7 +111,7 @@ class UsageAnswer(Reading):
     """The larger of the estimate and the reported plus appended tokens."""
     estimate: Estimate | None
     """How the service counts."""
-    is_calibrated: bool
+    calibrated: bool
     """Whether the report changed the model's factor."""
 
 

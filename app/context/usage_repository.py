@@ -303,5 +303,4 @@ def _figures(row: Any) -> dict[str, Any]:
 def _call_totals(sums: dict[str, Any]) -> CallTotals:
     counts = {name: int(sums[name]) for name in (*_TOKENS, "calls", "unpriced_calls")}
     cost = known_cost(sums["calls"], sums["unpriced_calls"], sums["cost_usd"])
-    total = sum(counts[name] for name in _TOKENS)
-    return CallTotals(**counts, total_tokens=total, cost_usd=cost)
+    return CallTotals(**counts, cost_usd=cost)

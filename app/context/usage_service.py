@@ -317,10 +317,10 @@ def _answer(
 ) -> UsageAnswer:
     """Return the answer; budget and pressure are null while no context window is known."""
     found: dict[str, Any] = dict.fromkeys(UsageAnswer.model_fields)
-    found |= {"is_current": False, "should_compact": False, "is_calibrated": is_calibrated}
+    found |= {"current": False, "should_compact": False, "calibrated": is_calibrated}
     if reported is not None:
         report = reported.report
-        found |= {"is_current": reported.is_current, "report_id": report.report_id}
+        found |= {"current": reported.is_current, "report_id": report.report_id}
         found["token_usage"] = report.token_usage
     if resolved is not None:
         usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits

@@ -150,12 +150,13 @@ PAGE = Statement(f"""
 class EventRepository(Repository):
     """Stores and reads the events of conversations."""
 
-    async def add(self, conversation_id: str, type: str, data: str) -> None:
-        """Store the conversation's next event; `data` is a JSON object.
+    async def add(self, conversation_id: str, type: str, **data: Any) -> None:
+        """Store the conversation's next event.
 
         It locks the state until the transaction ends, and does nothing for a deleted conversation.
         """
-        await self._session.run(ADD, conversation_id=conversation_id, type=type, data=data)
+        own = {"conversation_id": conversation_id, "type": type, "data": json_text.dumps(data)}
+        await self._session.run(ADD, **own)
 
     async def newest_of(self, conversation_ids: Collection[str]) -> Mapping[str, Cursor]:
         """Return the cursors after all events of those conversations that exist."""

@@ -218,4 +218,4 @@ async def make_compaction_due(session: Repositories, conversation_id: str) -> No
 
 async def announce_due_compaction(session: Repositories, conversation_id: str) -> None:
     """Store the event of a compaction that became due."""
-    await session.events.add(conversation_id, EventType.DUE, "{}")
+    await session.events.add(conversation_id, EventType.DUE)

@@ -68,7 +68,7 @@ async def create_conversation(request: Request, body: ConversationCreate) -> Res
     `409` when the id is taken: with an id of your own a creation can be sent again safely.
     """
     made = await services(request).conversations.create(tenant_of(request), body)
-    shown = ShownConversation(**conversation_fields(request, made))
+    shown = shown_conversation(request, made)
     return Json(shown, 201, headers={"Location": path_of(made.public_id)})
 
 
@@ -95,7 +95,9 @@ async def list_conversations(
         with_usage=include is not None,
     )
     data = [
-        ListedConversation(**_item(found), usage=ConversationUsage(**usage) if usage else None)
+        ListedConversation.of(
+            found, **_item(found), usage=ConversationUsage(**usage) if usage else None
+        )
         for found, usage in page
     ]
     next_cursor = cursors.encode("conversations", wanted.digest, *end) if end else None
@@ -109,7 +111,7 @@ async def get_conversation(
     """Return a conversation with the effective value of every setting."""
     async with services(request).database.session() as session:
         found = await session.conversations.get(tenant_of(request), conversation_id)
-    return ShownConversation(**conversation_fields(request, found))
+    return shown_conversation(request, found)
 
 
 @router.patch(
@@ -130,7 +132,7 @@ async def change_conversation(
     changed = await services(request).conversations.change(
         tenant_of(request), conversation_id, body
     )
-    return ShownConversation(**conversation_fields(request, changed))
+    return shown_conversation(request, changed)
 
 
 @router.delete("/v1/conversations/{conversation_id}", summary="Delete a conversation")
@@ -193,7 +195,7 @@ async def list_agents(request: Request, limit: Limit = 50, cursor: Cursor = None
     before = cursors.decode(cursor, "agents")
     async with services(request).database.session() as session:
         page = await session.agents.page(tenant_of(request), limit, before, page_bound(request))
-    data = [AgentItem(**_item(agent)) for agent in page]
+    data = [AgentItem.of(agent, **_item(agent)) for agent in page]
     return AgentPage.up_to("agents", page, "created_at", "agent_id", data=data)
 
 
@@ -250,43 +252,30 @@ async def clear_agent(
     return await services(request).agents.clear(tenant_of(request), agent_id)
 
 
-def conversation_fields(request: Request, conversation: Conversation) -> dict[str, Any]:
-    """Return the fields of `ShownConversation`."""
+def shown_conversation(request: Request, conversation: Conversation) -> ShownConversation:
+    """Return a conversation as an answer shows it."""
     policies = conversation.agent.policy, conversation.settings.policy
     shown = _item(conversation) | _effective_settings(request, conversation, *policies)
     # The counter is fixed with the first message, even if the agent's policy changes later.
     policy = merge(shown["policy"], {"budget": {"counter": conversation.counter}})
-    return shown | {"policy": policy}
+    return ShownConversation.of(conversation, **shown | {"policy": policy})
 
 
 def _shown_agent(request: Request, agent: Agent) -> ShownAgent:
     effective = _effective_settings(request, agent, agent.settings.policy)
-    return ShownAgent(**_item(agent), **effective)
+    return ShownAgent.of(agent, **_item(agent), **effective)
 
 
 def _item(resource: Agent | Conversation) -> dict[str, Any]:
-    """Return the fields of `AgentItem` or `ConversationItem`."""
-    listed = {
-        "model": resource.settings.model,
-        "metadata": json_text.loads(resource.metadata),
-        "rolling_window_seconds": resource.rolling_window_seconds,
-        "last_cleared_at": resource.last_cleared_at,
-        "created_at": resource.created_at,
-        "updated_at": resource.updated_at,
-        "agent_id": resource.agent_id,
-    }
+    """Return the fields of an `AgentItem` or a `ConversationItem` that it has by other names."""
+    settings, metadata = resource.settings, json_text.loads(resource.metadata)
+    listed = {"model": settings.model, "metadata": metadata}
     if isinstance(resource, Agent):
-        return listed | {"name": resource.name}
+        return listed
     state = resource.state
-    return listed | {
-        "conversation_id": resource.public_id,
-        "head_seq": state.head_seq,
-        "turn_count": state.turns,
-        "message_count": state.head_seq,
-        "token_count": state.tokens,
-        "last_message_at": resource.last_message_at,
-        "expires_at": resource.expires_at,
-    }
+    counts = {"turn_count": state.turns, "message_count": state.head_seq}
+    counts |= {"head_seq": state.head_seq, "token_count": state.tokens}
+    return listed | counts | {"conversation_id": resource.public_id}
 
 
 def _effective_settings(

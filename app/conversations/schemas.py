@@ -309,7 +309,7 @@ class Cleared(ResponseSchema):
 
     last_cleared_at: datetime
     """Payloads show no message from before."""
-    conversations: int
+    conversation_count: int
     """How many conversations were cleared."""
 
 

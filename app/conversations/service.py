@@ -91,7 +91,7 @@ class AgentService(_Service):
             ids = await session.conversations.ids_of_agent(tenant_id, agent_id)
             await session.agents.set_cleared(tenant_id, agent_id, at)
             count = await clear_windows(session, ids, at, agent_id=agent_id)
-        return Cleared(last_cleared_at=at, conversations=count)
+        return Cleared(last_cleared_at=at, conversation_count=count)
 
     async def remove(self, tenant_id: str, agent_id: str) -> Mapping[str, int]:
         """Delete it with all its conversations; return rows by table. Raises NotFound."""
@@ -207,7 +207,7 @@ class ConversationService(_Service):
             now = self._now()
             at = max(found.state.cleared_at or now, now)
             count = await clear_windows(session, [conversation_id], at)
-        return Cleared(last_cleared_at=at, conversations=count)
+        return Cleared(last_cleared_at=at, conversation_count=count)
 
     async def remove(self, tenant_id: str, conversation_id: str) -> Mapping[str, int]:
         """Delete it with all data derived from it; return rows by table. Raises NotFound."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-from app.common import json_text
 from app.common.errors import ContextError
 from app.conversations.conversation import Conversation
 from app.conversations.epoch import PROVIDER_COMPACTED, model_in
@@ -57,7 +56,7 @@ async def store_compaction(
         return None
     result = result_of(receipt)
     data = {**asdict(result), "trigger": receipt.trigger}
-    await session.events.add(conversation_id, EventType.COMPACTED, json_text.dumps(data))
+    await session.events.add(conversation_id, EventType.COMPACTED, **data)
     return result
 
 

@@ -343,7 +343,8 @@ async def mentions_in(
 ) -> frozenset[str]:
     """Return the agent tools that previews of results in these spans name."""
     rows = await session.session.all(OUTPUTS, conversation_id=conversation_id, **edges(spans))
-    return frozenset(name for row in rows for name in stored_output_from(row["output"]).mentions)
+    outputs = (stored_output_from(row["output"]) for row in rows)
+    return frozenset(name for output in outputs for name in output.preview.mentions)
 
 
 async def store_window(

@@ -1,9 +1,9 @@
 """The window and prices of a model, the calibration of its counts, and the budget of a payload.
 
-1. Input and output share the context window. `effective_window = total - max_output_tokens`; every
-   ratio is relative to it. The output limit is a limit of its own.
-2. Some models limit their input apart from their output. `total` is then at most that input limit
-   plus the reserved output, so that `total - max_output_tokens` always fits.
+1. Input and output share the context window. `effective_window` is what `max_output_tokens` leaves
+   of it; every ratio is relative to it. The output limit is a limit of its own.
+2. Some models limit their input apart from their output. `context_window` is then at most that
+   input limit plus the reserved output, so that `effective_window` always fits.
 3. The components sum to `tokens_used`. They are those of the payload that is returned. It fits when
    used tokens plus the safety margin are within the effective window.
 4. `used >= ratio x effective_window` reaches a level. Pressure is the highest level reached.
@@ -180,7 +180,7 @@ def resolve_context_window(
     if max_output_tokens >= total:
         raise ValidationError(
             "max_output_tokens must be smaller than the context window",
-            {"max_output_tokens": max_output_tokens, "total": total},
+            {"max_output_tokens": max_output_tokens, "context_window": total},
         )
     if model is not None and model.max_output_tokens:
         max_output_tokens = min(max_output_tokens, model.max_output_tokens)
@@ -325,8 +325,8 @@ class Usage:
 class ContextBudget:
     """The context window and its use, in tokens; the percentage is from 0 to 100."""
 
-    total: int
-    """The context window."""
+    context_window: int
+    """The smaller of the window asked for and the model\'s."""
     max_output_tokens: int
     """Kept free for the answer."""
     system_prompt: int
@@ -340,7 +340,7 @@ class ContextBudget:
     conversation: int
     """Used by messages."""
     effective_window: int
-    """total - max_output_tokens."""
+    """context_window - max_output_tokens."""
     tokens_used: int
     """Sum of the components."""
     remaining_tokens: int
@@ -412,7 +412,7 @@ def measure(usage: Usage, limits: Limits) -> ContextBudget:
     """Return the budget of a payload with this usage."""
     window, used = limits.effective_window, usage.total
     return ContextBudget(
-        total=limits.total,
+        context_window=limits.total,
         max_output_tokens=limits.max_output_tokens,
         **asdict(usage),
         effective_window=window,

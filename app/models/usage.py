@@ -287,19 +287,9 @@ def usage_entry(
 
 @answer()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallTotals:
+class CallTotals(TokenUsage):
     """The sums of some model calls; each token is counted once."""
 
-    input_tokens: int
-    """Sent, and neither read from a cache nor written to it."""
-    output_tokens: int
-    """Generated, reasoning included."""
-    cache_creation_tokens: int
-    """Sent and written to the provider's cache."""
-    cache_read_tokens: int
-    """Sent and read from the provider's cache."""
-    total_tokens: int
-    """Their sum."""
     calls: int
     """Number of calls."""
     cost_usd: float | None

@@ -154,10 +154,11 @@ class ShownMessages:
         if self.view.cuts_media(row.seq) and may_have_media(row):
             return True
         output = row.output
-        if output is None or not output.mentions:
+        mentions = output.preview.mentions if output is not None else ()
+        if not mentions:
             return False
-        self.mentions.update(output.mentions)
-        return any(name not in self.mentionable_tools for name in output.mentions)
+        self.mentions.update(mentions)
+        return any(name not in self.mentionable_tools for name in mentions)
 
     def _message(self, row: LogRow) -> Message:
         """Return a row's message as it is shown."""

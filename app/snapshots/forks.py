@@ -134,7 +134,7 @@ class ForkService:
         self,
         tenant_id: str,
         conversation_id: str,
-        at_seq: int | None = None,
+        through_seq: int | None = None,
         public_id: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> str:
@@ -149,11 +149,11 @@ class ForkService:
             source = await session.conversations.get(tenant_id, conversation_id)
         source = await self._active.updated(tenant_id, source)
         head_seq = source.state.head_seq
-        if at_seq is not None and at_seq > head_seq:
-            raise ValidationError.at("/at_seq", f"The log's head is {head_seq}")
-        return await self._copy(source, head_seq if at_seq is None else at_seq, own)
+        if through_seq is not None and through_seq > head_seq:
+            raise ValidationError.at("/through_seq", f"The log's head is {head_seq}")
+        return await self._copy(source, head_seq if through_seq is None else through_seq, own)
 
-    async def _copy(self, source: Conversation, at_seq: int, own: Mapping[str, Any]) -> str:
+    async def _copy(self, source: Conversation, through_seq: int, own: Mapping[str, Any]) -> str:
         """Copy the source up to a seq; `own` are the tenant, the id and the metadata of the fork.
 
         Raises Conflict.
@@ -168,11 +168,11 @@ class ForkService:
             copied |= {**own, "conversation_id": key, "own_id": own_id_of(key, public_id)}
             if not await sql.run(ADD, **copied):
                 raise _changed(source_id)  # another tenant has created one with this UUID
-            receipt = await self._receipt_to_copy(session, source, at_seq)
-            copied |= {"compaction_id": receipt and receipt.compaction_id, "head_seq": at_seq}
+            receipt = await self._receipt_to_copy(session, source, through_seq)
+            copied |= {"compaction_id": receipt and receipt.compaction_id, "head_seq": through_seq}
             await self._copy_objects(session, copied, await _copy_rows(sql, copied))
-            shown = await self._shown(session, key, source.state, at_seq, receipt)
-            head = _head(source.state, at_seq)
+            shown = await self._shown(session, key, source.state, through_seq, receipt)
+            head = _head(source.state, through_seq)
             await end_copy(session, self._resolver, (tenant_id, key), head, shown)
             await _check_agent(session, tenant_id, source)
             # Redactions in the source wait from here on; its rows are not locked.
@@ -183,13 +183,13 @@ class ForkService:
         return key
 
     async def _receipt_to_copy(
-        self, session: Repositories, source: Conversation, at_seq: int
+        self, session: Repositories, source: Conversation, through_seq: int
     ) -> Compaction | None:
         """Return the newest compaction that covers no message after a seq (rule 3).
 
         Without an active one there is none, unless the fork restores the whole log.
         """
-        if source.state.compaction_id is None and not restores_log(source.state, at_seq):
+        if source.state.compaction_id is None and not restores_log(source.state, through_seq):
             return None
         strategy, before = self._resolver.policy_of(source).strategy, None
         while page := await session.contexts.compactions(
@@ -197,7 +197,7 @@ class ForkService:
         ):
             for receipt in page:
                 is_valid = receipt.undone_at is None and receipt.is_shown_with(strategy)
-                if is_valid and covers_only(receipt.view, at_seq):
+                if is_valid and covers_only(receipt.view, through_seq):
                     return receipt
             before = page[-1].compaction_id
         return None
@@ -232,18 +232,18 @@ class ForkService:
         session: Repositories,
         key: str,
         state: ConversationState,
-        at_seq: int,
+        through_seq: int,
         receipt: Compaction | None,
     ) -> Shown:
         """Return what the fork shows of a source with this state."""
-        window = window_at(state, at_seq, self._active.now())
+        window = window_at(state, through_seq, self._active.now())
         oldest_at, mentions = state.oldest_at, state.mentions
-        if (at_seq, window) != (state.head_seq, state.window):
+        if (through_seq, window) != (state.head_seq, state.window):
             before = oldest_at - TICK if oldest_at is not None else None
             appended = await find_oldest_at(session, key, window.since, before)
             times = (appended, *(item.at for item in window.restored))
             oldest_at = min(filter(None, times), default=None)
-            spans = spans_through(window.spans, at_seq)
+            spans = spans_through(window.spans, through_seq)
             mentions = tuple(sorted(await mentions_in(session, key, spans)))
         kept: set[int] = set()
         if receipt is not None:
@@ -251,7 +251,7 @@ class ForkService:
             is_active = state.compaction_id == receipt.compaction_id
             kept.update(state.kept_seqs if is_active else kept_seqs(receipt.view))
             kept.update(item.seq for item in await session.log.pinned(key))
-        through = tuple(sorted(seq for seq in kept if seq <= at_seq))
+        through = tuple(sorted(seq for seq in kept if seq <= through_seq))
         return Shown(window, oldest_at, mentions, receipt, through)
 
 
@@ -277,17 +277,17 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
     return objects
 
 
-def _head(state: ConversationState, at_seq: int) -> dict[str, Any]:
+def _head(state: ConversationState, through_seq: int) -> dict[str, Any]:
     """Return the head of a fork. When a compaction is tried again holds for all of a log."""
     return {
         **dict.fromkeys(("open_calls", "open_seqs", "provider_calls"), ()),
-        **{"head_seq": at_seq, "group_seq": 1, "is_answering": False},
-        "resume_at": state.resume_at_tokens if at_seq == state.head_seq else 0,
+        **{"head_seq": through_seq, "group_seq": 1, "is_answering": False},
+        "resume_at": state.resume_at_tokens if through_seq == state.head_seq else 0,
         "promoted": list(state.promoted),
         "promoted_turn": state.promoted_turn,
         "window_seconds": state.window_seconds,
         "cleared_at": state.cleared_at,
-        "cleared_seq": min(state.cleared_seq, at_seq),
+        "cleared_seq": min(state.cleared_seq, through_seq),
     }
 
 
@@ -306,16 +306,16 @@ async def _check_agent(session: Repositories, tenant_id: str, source: Conversati
         raise _changed(source.conversation_id)
 
 
-def restores_log(state: ConversationState, at_seq: int) -> bool:
+def restores_log(state: ConversationState, through_seq: int) -> bool:
     """Return whether a fork at a seq restores the whole log into its window (rule 2)."""
-    return 0 < at_seq < state.head_seq and not spans_through(state.window.spans, at_seq)
+    return 0 < through_seq < state.head_seq and not spans_through(state.window.spans, through_seq)
 
 
-def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWindow:
+def window_at(state: ConversationState, through_seq: int, now: datetime) -> ActiveWindow:
     """Return the active window of a fork that is created now (rule 2)."""
-    log = (Span(1, at_seq + 1),)
+    log = (Span(1, through_seq + 1),)
     window = ActiveWindow(
-        min(state.window.since, at_seq + 1),
+        min(state.window.since, through_seq + 1),
         tuple(span for gap in state.window.gaps for span in overlap((gap,), log)),
         tuple(
             Restored(span, item.at)
@@ -323,18 +323,18 @@ def window_at(state: ConversationState, at_seq: int, now: datetime) -> ActiveWin
             for span in overlap((item.span,), log)
         ),
     )
-    if not restores_log(state, at_seq):
+    if not restores_log(state, through_seq):
         return window
     # Restored after the clear, which would remove the log from the window otherwise.
     return window.with_restored(log, time_after_clear(now, state.cleared_at))
 
 
-def covers_only(view: View, at_seq: int) -> bool:
+def covers_only(view: View, through_seq: int) -> bool:
     """Return whether a view covers no message after a seq, and shows one up to it (rule 3)."""
     hidden = view.hidden
-    if view.provider_item is not None and view.provider_item.seq > at_seq:
+    if view.provider_item is not None and view.provider_item.seq > through_seq:
         return False
-    shows = any(span.start <= at_seq for span in view.spans)
-    return view.results_cleared_through <= at_seq and (
-        hidden is None or (hidden.end <= at_seq + 1 and shows)
+    shows = any(span.start <= through_seq for span in view.spans)
+    return view.results_cleared_through <= through_seq and (
+        hidden is None or (hidden.end <= through_seq + 1 and shows)
     )

@@ -183,9 +183,9 @@ class RestoreService:
             else:
                 restored = await self._copy(tenant_id, key, snapshot_id, part)
             counts = {"restored": restored, "skipped": part.message_count - restored}
-            event = json_text.dumps({"snapshot_id": snapshot_id, **counts})
+            event = {"snapshot_id": snapshot_id, **counts}
             async with self._database.session() as session:
-                await session.events.add(key, EventType.RESTORED, event)
+                await session.events.add(key, EventType.RESTORED, **event)
             total.update(counts)
         return RestoredSnapshot(snapshot_id, total["restored"], total["skipped"])
 

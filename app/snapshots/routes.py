@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 
 from app.common.errors import Conflict, Gone
 from app.conversations.messages.stored_results import Content
-from app.conversations.routes import conversation_fields
+from app.conversations.routes import shown_conversation
 from app.conversations.schemas import ShownConversation
 from app.http import cursors
 from app.http.bodies import Json, begun, dump, require_small_messages, require_uncoded
@@ -101,9 +101,9 @@ class SnapshotRestore(RequestSchema):
 class ForkRequest(RequestSchema):
     """A fork to create."""
 
-    model_config = examples({"at_seq": 12})
+    model_config = examples({"through_seq": 12})
 
-    at_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    through_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
     """Seq of the last message of the fork; the head by default, 0 for an empty log."""
     conversation_id: ConversationId | None = None
     metadata: Metadata | None = None
@@ -291,7 +291,7 @@ async def fork_conversation(
     """
     new = body if body is not None else ForkRequest()
     key = await services(request).forks.fork(
-        tenant_of(request), conversation_id, new.at_seq, new.conversation_id, new.metadata
+        tenant_of(request), conversation_id, new.through_seq, new.conversation_id, new.metadata
     )
     return await _created_conversation(request, key)
 
@@ -349,5 +349,5 @@ async def import_conversation(
 async def _created_conversation(request: Request, key: str) -> Response:
     async with services(request).database.session() as session:
         shown = await session.conversations.get(tenant_of(request), key)
-    answer = ShownConversation(**conversation_fields(request, shown))
+    answer = shown_conversation(request, shown)
     return Json(answer, 201, headers={"Location": path_of(answer.conversation_id)})

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from app.blobs.blobs import Blob, ToolOutputRef
 from app.blobs.repository import COLLECT, COLLECTABLE, LIST_DUE, STALE_UPLOADS, SWEPT
 from app.blobs.store import BlobStore
-from app.common import json_text
 from app.common.answers import answer
 from app.common.errors import NotFound
 from app.conversations.events import EventType
@@ -37,7 +36,7 @@ class CollectedBlobs:
     """The blobs; reading one is now a `410`."""
     byte_size: int
     """Total size of the blobs in bytes."""
-    uploads: int
+    upload_count: int
     """Number of unfinished uploads that were dropped."""
 
 
@@ -79,8 +78,8 @@ class BlobCollection:
             if not dry_run:
                 if blobs:
                     await sql.run(COLLECT, **own, refs=[blob.id for blob in blobs])
-                    data = json_text.dumps({"blob_count": len(blobs), "byte_size": size})
-                    await session.events.add(conversation_id, EventType.COLLECTED, data)
+                    sizes = {"blob_count": len(blobs), "byte_size": size}
+                    await session.events.add(conversation_id, EventType.COLLECTED, **sizes)
                 for row in uploads:
                     await session.blobs.drop_upload(conversation_id, str(row["content_id"]))
                 await sql.run(SWEPT, **own)

@@ -99,10 +99,10 @@ class BlobReader:
                         blob = await session.blobs.find(conversation_id, blob_ref)
         if blob is not None:
             if blob.collected_at is not None:
-                raise Gone(f"Output {ref} was collected", {"ref": ref})
+                raise Gone(f"Output {ref} was collected", {"ref_id": ref})
             return ReadableOutput(conversation, blob)
         if message is None:
-            raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
+            raise NotFound(f"No output {ref!r} in this conversation", {"ref_id": ref})
         if len(message.body) <= _THREAD_BYTES:
             data = _bytes_of(message)
         else:

@@ -147,7 +147,7 @@ async def upload_blob(
     """
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
-        uploaded = await services(request).uploads.upload(
+        blob, preview = await services(request).uploads.upload(
             tenant_of(request),
             conversation_id,
             pieces,
@@ -156,8 +156,8 @@ async def upload_blob(
             tool_call_id=tool_call_id,
             declared_bytes=body_bytes_of(request.scope) or 0,
         )
-    item = UploadedBlob.of(uploaded.blob, view=uploaded.preview.texts[0])
-    location = f"{path_of(public_id_of(request))}/blobs/{uploaded.blob.id}"
+    item = UploadedBlob.of(blob, view=preview.texts[0])
+    location = f"{path_of(public_id_of(request))}/blobs/{blob.id}"
     return Json(item, 201, headers={"Location": location})
 
 
@@ -185,10 +185,10 @@ async def collect_blobs(
     )
 
 
-@router.get(f"{_BLOBS}/{{ref}}", summary="Read about a blob", responses=problems_of(Gone))
-async def get_blob(request: Request, conversation_id: ConversationPath, ref: _RefPath) -> Blob:
+@router.get(f"{_BLOBS}/{{ref_id}}", summary="Read about a blob", responses=problems_of(Gone))
+async def get_blob(request: Request, conversation_id: ConversationPath, ref_id: _RefPath) -> Blob:
     """Return the metadata of an output: its size, lines, hash and media type."""
-    source = await services(request).blobs.find(*_output_of(request, conversation_id, ref))
+    source = await services(request).blobs.find(*_output_of(request, conversation_id, ref_id))
     return Blob.of(source.blob)
 
 
@@ -202,7 +202,7 @@ def _media_type(request: Request) -> str:
 
 
 @router.get(
-    f"{_BLOBS}/{{ref}}/content",
+    f"{_BLOBS}/{{ref_id}}/content",
     summary="Download an output",
     response_class=StreamingResponse,
     responses={
@@ -214,10 +214,10 @@ def _media_type(request: Request) -> str:
 )
 @heavy
 async def read_content(
-    request: Request, conversation_id: ConversationPath, ref: _RefPath
+    request: Request, conversation_id: ConversationPath, ref_id: _RefPath
 ) -> Response:
     """Return the raw bytes of an output with its media type, as a stream; takes one `Range`."""
-    source = await services(request).blobs.find(*_output_of(request, conversation_id, ref))
+    source = await services(request).blobs.find(*_output_of(request, conversation_id, ref_id))
     total = source.blob.byte_size
     start, end, status = _range(request.headers.get("range", ""), total)
     if status == 416:
@@ -256,11 +256,11 @@ def _range(header: str, total: int) -> tuple[int, int, int]:
     return start, end, 206 if start < end else 416
 
 
-@router.get(f"{_BLOBS}/{{ref}}/lines", summary="Read lines", responses=problems_of(Gone))
+@router.get(f"{_BLOBS}/{{ref_id}}/lines", summary="Read lines", responses=problems_of(Gone))
 async def read_lines(
     request: Request,
     conversation_id: ConversationPath,
-    ref: _RefPath,
+    ref_id: _RefPath,
     offset: Annotated[int, Query(ge=0, le=MAX_SEQ, description="Number of lines to skip.")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_LINES, description="Maximum number of lines.")] = 2000,
 ) -> OutputLines:
@@ -268,31 +268,31 @@ async def read_lines(
 
     A line longer than `max_line_length` is cut; it names the byte at which it continues.
     """
-    output = _output_of(request, conversation_id, ref)
+    output = _output_of(request, conversation_id, ref_id)
     return await services(request).blobs.read_lines(*output, offset, limit)
 
 
-@router.get(f"{_BLOBS}/{{ref}}/bytes", summary="Read bytes", responses=problems_of(Gone))
+@router.get(f"{_BLOBS}/{{ref_id}}/bytes", summary="Read bytes", responses=problems_of(Gone))
 async def read_bytes(
     request: Request,
     conversation_id: ConversationPath,
-    ref: _RefPath,
+    ref_id: _RefPath,
     offset: Annotated[int, Query(ge=0, le=MAX_SEQ, description="Number of bytes to skip.")] = 0,
     limit: Annotated[
         int, Query(ge=1, le=MAX_SLICE_BYTES, description="Maximum number of bytes.")
     ] = 4096,
 ) -> OutputBytes:
     """Return bytes as text. Read from 0 along `next_offset`, the texts add up to the output."""
-    output = _output_of(request, conversation_id, ref)
+    output = _output_of(request, conversation_id, ref_id)
     return await services(request).blobs.read_bytes(*output, offset, limit)
 
 
-@router.get(f"{_BLOBS}/{{ref}}/grep", summary="Search an output", responses=problems_of(Gone))
+@router.get(f"{_BLOBS}/{{ref_id}}/grep", summary="Search an output", responses=problems_of(Gone))
 @heavy
 async def grep_blob(
     request: Request,
     conversation_id: ConversationPath,
-    ref: _RefPath,
+    ref_id: _RefPath,
     pattern: Annotated[
         str,
         Query(
@@ -317,7 +317,7 @@ async def grep_blob(
     A response has at most 10,000 lines, the lines around matches included.
     """
     return await services(request).blobs.grep(
-        *_output_of(request, conversation_id, ref),
+        *_output_of(request, conversation_id, ref_id),
         pattern,
         ignore_case=ignore_case,
         before=before,
@@ -326,11 +326,11 @@ async def grep_blob(
     )
 
 
-def _output_of(request: Request, conversation_id: str, ref: str) -> tuple[str, str, str]:
+def _output_of(request: Request, conversation_id: str, ref_id: str) -> tuple[str, str, str]:
     """Return the tenant, conversation and ref of a path; raises NotFound for invalid ids."""
-    if not 0 < len(ref) <= _MAX_REF_CHARS or not is_sendable(ref):
-        raise NotFound(f"No output {ref!r} in this conversation", {"ref": ref})
-    return tenant_of(request), conversation_id, ref
+    if not 0 < len(ref_id) <= _MAX_REF_CHARS or not is_sendable(ref_id):
+        raise NotFound(f"No output {ref_id!r} in this conversation", {"ref_id": ref_id})
+    return tenant_of(request), conversation_id, ref_id
 
 
 # --- agent tools ---

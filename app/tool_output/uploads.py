@@ -10,9 +10,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from app.blobs.blobs import Chunk, Chunker
-from app.blobs.offloading import PreviewedBlob
-from app.blobs.preview import PreviewBuilder
+from app.blobs.blobs import Blob, Chunk, Chunker
+from app.blobs.preview import Preview, PreviewBuilder
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
@@ -42,7 +41,7 @@ class BlobUploads:
         tool_name: str | None = None,
         tool_call_id: str | None = None,
         declared_bytes: int = 0,
-    ) -> PreviewedBlob:
+    ) -> tuple[Blob, Preview]:
         """Store a stream of bytes as a blob, and return it with its preview.
 
         Raises NotFound, PayloadTooLarge or ServiceUnavailable. An upload that fails or is cancelled
@@ -83,7 +82,7 @@ class BlobUploads:
         # A blob with the same bytes may have been stored before, with another tool's name.
         async with self._database.session() as session:
             blob = await session.blobs.find(conversation_id, blob.id) or blob
-        return PreviewedBlob(blob, preview.finish(blob.ref, blob.tool_name))
+        return blob, preview.finish(blob.ref, blob.tool_name)
 
     def _check_size(self, byte_size: int) -> None:
         if byte_size > self._max_blob_bytes:

@@ -127,7 +127,12 @@ class Chat:
 
     def look(self) -> None:
         """Read all that can be read about it."""
-        for path in ("/state", "/budget", "/messages?limit=1000&content=view", "/messages?q=error"):
+        for path in (
+            "/state",
+            "/budget",
+            "/messages?limit=1000&content=view",
+            "/messages?query=error",
+        ):
             self.send("GET", path)
         for receipt in self.compactions()[:2]:
             self.send("GET", f"/compactions/{receipt['compaction_id']}/messages", label="expand")

@@ -180,7 +180,7 @@ def snapshots(trace: Trace, recorder: Recorder) -> None:
     recorder.send("POST", f"/v1/snapshots/{file['snapshot_id']}/restore", {}, "restore import")
     for at_seq in (1, half or 1, None):
         fork = str(uuid5(NAMESPACE_URL, f"{recorder.name} fork {at_seq}"))
-        chat.send("POST", "/fork", {"conversation_id": fork, "at_seq": at_seq}, "fork")
+        chat.send("POST", "/fork", {"conversation_id": fork, "through_seq": at_seq}, "fork")
         forked = Chat(recorder, f"/v1/conversations/{fork}", fork)
         forked.build_all()
         forked.look()

@@ -85,7 +85,7 @@ def inquest(life: Life) -> None:
         answer = life.get(path(conversation))
         life.check(answer.status == 404, "a deleted conversation is not there", answer)
     for mark in life.chance.sample(sorted(life.wire.gone), min(3, len(life.wire.gone))):
-        answer = life.get(f"/v1/search?q={mark}")
+        answer = life.get(f"/v1/search?query={mark}")
         life.check(answer.ok and answer.body["data"] == [], f"{mark} is not found", answer)
 
 
@@ -210,11 +210,12 @@ def search(life: Life, conversation: Conversation) -> None:
         return
     entry = life.chance.choice(conversation.entries)
     expected = [] if entry.is_redacted else [entry.id]
-    own, everywhere = f"{path(conversation)}/messages?content=view&q=", "/v1/search?q="
-    for where, limit in ((own, "searched_through"), (everywhere, "indexed_before")):
+    own, everywhere = f"{path(conversation)}/messages?content=view&query=", "/v1/search?query="
+    both = ((own, "searched_through_seq", "id"), (everywhere, "indexed_before", "message_id"))
+    for where, limit, name in both:
         is_indexed = life.get(f"{where}{entry.mark}").body[limit] is None
         hits = life.pages(f"{where}{entry.mark}")
-        here = [hit["id"] for hit in hits if hit.get("conversation_id") in (None, conversation.id)]
+        here = [hit[name] for hit in hits if hit["conversation_id"] == conversation.id]
         if here or is_indexed:
             life.equal(here, expected, f"the hits for {entry.mark}")
 
@@ -274,7 +275,7 @@ def fork(life: Life, conversation: Conversation) -> None:
         return
     at = life.chance.choice((conversation.head, life.chance.randint(1, conversation.head)))
     id = life.name("f")
-    body = {"at_seq": at, "conversation_id": id}
+    body = {"through_seq": at, "conversation_id": id}
     answer = life.create(f"{path(conversation)}/fork", body, f"/v1/conversations/{id}")
     life.check(answer.ok, "a fork", answer)
     life.equal(answer.body["head_seq"], at, "the head of a fork")
@@ -402,7 +403,7 @@ def clear_agent(life: Life, conversation: Conversation) -> None:
     answer = life.send("POST", f"/v1/agents/{life.agent}/clear")
     life.check(answer.ok, "a clear of an agent", answer)
     own = _of_agent(life)
-    life.equal(answer.body["conversations"], len(own), "the conversations that a clear reaches")
+    life.equal(answer.body["conversation_count"], len(own), "the conversations of a clear")
     for one in own:
         one.clear()
 

@@ -10,17 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.blobs.blobs import Blob, Chunk
-from app.blobs.offloading import OffloadRules, PreviewedBlob
-from app.blobs.preview import bounded_by_window, should_offload
+from app.blobs.offloading import OffloadRules
+from app.blobs.preview import Preview, bounded_by_window, should_offload
 from app.common.concurrency import in_thread_if
 from app.common.errors import ContextError, ServiceUnavailable, ValidationError
 from app.common.texts import is_sendable
-from app.conversations.conversation import (
-    NO_THRESHOLD,
-    CompactionThreshold,
-    Conversation,
-    compaction_threshold,
-)
+from app.conversations.conversation import Conversation
+from app.conversations.due import NO_THRESHOLD, CompactionThreshold, compaction_threshold
 from app.conversations.messages.draft import Draft, make_drafts
 from app.conversations.messages.row import Append
 from app.conversations.messages.stored_results import StoredResults
@@ -76,7 +72,7 @@ class Batches:
             policy = bounded_by_window(resolved.policy.tool_output, resolved.policy_limits)
             threshold = compaction_threshold(resolved)
         count = self._resolver.counter(conversation.counter)
-        attached: Mapping[str, PreviewedBlob] = {}
+        attached: Mapping[str, tuple[Blob, Preview]] = {}
         if refs := _attached_refs(request):
             attached = await self._outputs.attached_blobs(key, refs, policy)
         rules = OffloadRules(policy, {}, attached)
@@ -90,7 +86,7 @@ class Batches:
             _log.warning("blob_store_unavailable")
             rules = replace(rules, policy=policy.model_copy(update={"enabled": False}))
             drafts, warnings = await self._drafts(key, request, count, rules), (INLINE_WARNING,)
-        collected = (ref for ref, item in attached.items() if item.blob.collected_at is not None)
+        collected = (ref for ref, (blob, _) in attached.items() if blob.collected_at is not None)
         return Batch(request, threshold, drafts, blobs, frozenset(collected), warnings)
 
     async def _drafts(

@@ -158,7 +158,7 @@ RECORD = Statement(f"""
     ON CONFLICT (conversation_id, seq) DO NOTHING
 """)
 FIND = Statement(f"""
-    SELECT message_id AS id, seq, created_at AS redacted_at, reason, key_id
+    SELECT message_id, seq, created_at AS redacted_at, reason, key_id
     FROM redactions WHERE {_MESSAGE}
 """)
 
@@ -168,7 +168,7 @@ FIND = Statement(f"""
 class Redacted:
     """The record of a redaction."""
 
-    id: str
+    message_id: str
     """Id of the message."""
     seq: int
     """Its position in the log."""
@@ -178,7 +178,7 @@ class Redacted:
     """As the first request gave it."""
     key_id: str | None
     """The API key of that request; null while the service has no keys."""
-    conversations: int
+    conversation_count: int
     """In how many conversations this request redacted it, forks included; 0 when it was redacted
     everywhere before."""
 
@@ -224,7 +224,7 @@ class RedactionService:
                 found = await session.session.first(FIND, conversation_id=conversation_id, seq=seq)
         if found is None:  # the conversation was deleted meanwhile
             raise NotFound.conversation(conversation_id)
-        return read(Redacted, found, conversations=count)
+        return read(Redacted, found, conversation_count=count)
 
     async def _redact_one(
         self, conversation_id: str, record: dict[str, Any], tombstone: dict[str, str | None]
@@ -255,9 +255,7 @@ class RedactionService:
                 at = {"conversation_id": conversation_id, "epoch_id": row["epoch_id"]}
                 await session.run(SET_START, **at, frame=json_text.dumps(start))
             await session.run(RECORD, conversation_id=conversation_id, **record)
-            await repositories.events.add(
-                conversation_id, EventType.REDACTED, json_text.dumps(record)
-            )
+            await repositories.events.add(conversation_id, EventType.REDACTED, **record)
             if loses_summary:
                 await make_compaction_due(repositories, conversation_id)
         await self._outputs.delete_objects(*(row["object_key"] for row in blobs))

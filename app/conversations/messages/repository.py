@@ -11,7 +11,8 @@ from itertools import accumulate
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.pages import UNBOUNDED, Bound, Page
-from app.conversations.conversation import CompactionThreshold, Conversation
+from app.conversations.conversation import Conversation
+from app.conversations.due import CompactionThreshold
 from app.conversations.from_rows import (
     CALIBRATION,
     STATE_COLUMNS,
@@ -246,7 +247,7 @@ class LogRepository(Repository):
             due_tokens=due.tokens,
             due_messages=due.messages,
             mentions=sorted(
-                {name for each in drafts if each.output for name in each.output.mentions}
+                {name for each in drafts if each.output for name in each.output.preview.mentions}
             ),
             window_seconds=window_seconds,
             window_start=marker_of(None, window_seconds, now),

@@ -148,8 +148,8 @@ class ShownMessage(ResponseSchema):
 class MessagePage(cursors.Page[ShownMessage]):
     """Messages in the requested order."""
 
-    searched_through: int | None
-    """With `q`: the seq through which messages were searched; null if all were. Later ones are
+    searched_through_seq: int | None
+    """With `query`: the seq through which messages were searched; null if all were. Later ones are
     indexed within a minute."""
 
 
@@ -221,14 +221,14 @@ async def list_messages(
     before_seq: Annotated[
         int, Query(ge=0, le=MAX_SEQ, description="Only messages before this seq.")
     ] = MAX_SEQ,
-    q: Words = None,
+    query: Words = None,
     content: Contents = None,
 ) -> Response:
     """Return the messages as they were sent, each with its seq, turn, token count and time.
 
     Compaction does not change the log; `visibility` is how the context shows each message now.
-    Repeat `after_seq`, `before_seq` and `q` with a cursor. A tool result has an `output_ref`; with
-    `content_truncated` the message has only its preview. A page of large messages ends before
+    Repeat `after_seq`, `before_seq` and `query` with a cursor. A tool result has an `output_ref`;
+    with `content_truncated` the message has only its preview. A page of large messages ends before
     `limit`, with a `next_cursor`.
     """
     page_order: str = order
@@ -241,13 +241,13 @@ async def list_messages(
     where: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq, "order": page_order}
     where |= {"limit": limit, "bound": page_bound(request)}
     tenant_id, through = tenant_of(request), None
-    if q is None:
+    if query is None:
         async with services(request).database.session() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id)
             page = await session.log.page(conversation_id, **where)
     else:
         search = services(request).search.page
-        conversation, page, through = await search(tenant_id, conversation_id, q, **where)
+        conversation, page, through = await search(tenant_id, conversation_id, query, **where)
     return await transcript(request, conversation, page, page_order, content, through)
 
 
@@ -309,7 +309,7 @@ async def transcript(
     next_cursor = None
     if messages.has_more or len(messages) > len(data):
         next_cursor = cursors.encode("messages", order, data[-1]["seq"])
-    page = {"data": data, "next_cursor": next_cursor, "searched_through": through}
+    page = {"data": data, "next_cursor": next_cursor, "searched_through_seq": through}
     return await long_json(page, size)
 
 
@@ -360,8 +360,8 @@ async def redact_message(
         body.reason if body is not None else None,
         caller_of(request).key_id,
     )
-    if redacted.conversations:
-        shown = {"seq": redacted.seq, "conversations": redacted.conversations}
+    if redacted.conversation_count:
+        shown = {"seq": redacted.seq, "conversation_count": redacted.conversation_count}
         data = by_caller(request, conversation_id=conversation_id, **shown)
         _log.info("message_redacted", extra={"data": data})
     return redacted

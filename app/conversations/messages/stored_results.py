@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from app.blobs.blobs import CHUNK_BYTES, Blob, Chunk, Chunker
-from app.blobs.offloading import NewBlob, PreviewedBlob, restore_result
-from app.blobs.preview import Preview, PreviewBuilder, PreviewKind
+from app.blobs.offloading import NewBlob, restore_result
+from app.blobs.preview import Preview, PreviewBuilder
 from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if
@@ -134,16 +134,16 @@ class StoredResults:
 
     async def attached_blobs(
         self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy
-    ) -> dict[str, PreviewedBlob]:
+    ) -> dict[str, tuple[Blob, Preview]]:
         """Return the blobs that exist, each with its preview; raises Gone for one collected now.
 
         A collected blob has an empty preview: only a message that refers to it already may name it.
         """
         async with self._database.session() as session:
             blobs = await session.blobs.find_all(conversation_id, refs)
-        found: dict[str, PreviewedBlob] = {}
+        found: dict[str, tuple[Blob, Preview]] = {}
         for blob in blobs:
-            preview = Preview(PreviewKind.WHOLE, ("",))
+            preview = Preview(texts=("",))
             if blob.collected_at is None:
                 builder = PreviewBuilder(policy)
                 chunks = self.chunks(conversation_id, blob, 0, CHUNKS_PER_SMALL_READ)
@@ -153,7 +153,7 @@ class StoredResults:
                         if builder.is_full:
                             break
                 preview = builder.finish(blob.ref, blob.tool_name)
-            found[blob.id] = PreviewedBlob(blob, preview)
+            found[blob.id] = blob, preview
         return found
 
     async def originals(
@@ -215,7 +215,7 @@ class StoredResults:
         meanwhile.
         """
         at, end = first, -(-blob.byte_size // CHUNK_BYTES)
-        gone = Gone(f"Output {blob.id} was collected", {"ref": blob.id})
+        gone = Gone(f"Output {blob.id} was collected", {"ref_id": blob.id})
         while at < end:
             async with self._database.session() as session:
                 chunks = await session.blobs.chunks(conversation_id, blob.content_id, at, count)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.common import json_text
 from app.common.errors import NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.conversation import Conversation
@@ -166,7 +165,7 @@ class TranscriptService:
                         await session.session.run(SHOW_PINNED, **own, **shown)
             elif not await session.session.run(UNPIN, conversation_id=conversation_id, seqs=seqs):
                 return seqs
-            await session.events.add(conversation_id, kind, json_text.dumps({"seqs": seqs}))
+            await session.events.add(conversation_id, kind, seqs=seqs)
         return seqs
 
     async def _check_share(self, session: Repositories, conversation: Conversation) -> None:

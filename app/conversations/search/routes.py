@@ -18,11 +18,11 @@ router = APIRouter(route_class=WireRoute, tags=["messages"])
 @paged
 async def search_messages(
     request: Request,
-    q: Annotated[
+    query: Annotated[
         str,
         Query(
             max_length=MAX_QUERY_CHARS,
-            description="Words that a message has, as `q` of a transcript.",
+            description="Words that a message has, as `query` of a transcript.",
             examples=["trip Bergen"],
         ),
     ],
@@ -37,7 +37,7 @@ async def search_messages(
     The newest conversation is first, and in it the newest message. A worker indexes messages half
     a minute after they are appended; `indexed_before` tells how far it is. A page ends after 1,000
     conversations: it may have fewer items than `limit`, or none, and still a `next_cursor`. Repeat
-    `q` and `agent_id` with a cursor.
+    `query` and `agent_id` with a cursor.
     """
     search = services(request).search
-    return await search.page_of_all(tenant_of(request), q, agent_id, cursor, limit)
+    return await search.page_of_all(tenant_of(request), query, agent_id, cursor, limit)

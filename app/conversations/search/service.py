@@ -81,7 +81,7 @@ class SearchHit(ResponseSchema):
     """UUID of its conversation."""
     seq: int
     """Its position in the log."""
-    id: str
+    message_id: str
     """Id of the message."""
     role: Role
     """Role of the message."""
@@ -119,7 +119,7 @@ class SearchService:
         """Return messages between two seqs, both exclusive, with all words of a query.
 
         The last is the seq through which they were searched, None for the whole log. Raises
-        NotFound, or ValidationError at `/query/q` for an invalid query.
+        NotFound, or ValidationError at `/query/query` for an invalid query.
         """
         terms, step = words.query_terms(query), 1 if order == "asc" else -1
         async with self._database.session() as opened:
@@ -145,7 +145,7 @@ class SearchService:
     ) -> SearchPage:
         """Return messages of all conversations with all words, maybe fewer than `limit`.
 
-        Raises ValidationError at `/query/q` or `/query/cursor`.
+        Raises ValidationError at `/query/query` or `/query/cursor`.
         """
         digest, wanted = cursors.digest_of(query, agent_id), ConversationFilter(agent_id=agent_id)
         terms, places, is_cut = words.query_terms(query), _Places(), False
@@ -267,7 +267,9 @@ def _places_in(
 
 def _hit(item: SearchedMessage, public_id: str, terms: Sequence[str]) -> SearchHit:
     snippet = words.excerpt(item.text, dict.fromkeys(terms, 1.0))
-    return SearchHit.of(item.message, conversation_id=public_id, snippet=snippet)
+    return SearchHit.of(
+        item.message, conversation_id=public_id, message_id=item.message.id, snippet=snippet
+    )
 
 
 def _scores(

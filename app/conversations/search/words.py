@@ -179,12 +179,12 @@ def places_of(terms: Iterable[str], block: str) -> dict[str, set[int]]:
 def query_terms(text: str) -> tuple[str, ...]:
     """Return the terms of a query, all of which a message must have.
 
-    Raises ValidationError at `/query/q` for a query without a word or with too many.
+    Raises ValidationError at `/query/query` for a query without a word or with too many.
     """
     terms = tuple(dict.fromkeys(_terms_of(text)))
     if not 0 < len(terms) <= MAX_TERMS:
         detail = f"A query has at most {MAX_TERMS} words" if terms else "A query must have a word"
-        raise ValidationError.at("/query/q", detail)
+        raise ValidationError.at("/query/query", detail)
     return terms
 
 

@@ -26,7 +26,7 @@ function Row({ agent }: { agent: Agent }): JSX.Element {
         <Action name="Snapshot" title={`Save the windows of ${agent.name}`} explain="A snapshot keeps the active windows of all conversations of this agent, so that they can be restored later."
           run={async () => { await good(api.POST("/v1/agents/{agent_id}/snapshots", { params: { path }, body: {} })); changes.value += 1; return "The snapshot was saved."; }} />
         <Action name="Clear" danger title={`Clear ${agent.name}`} explain="Payloads of all conversations of this agent show no message from before now. The log keeps everything."
-          run={async () => { const done = await good(api.POST("/v1/agents/{agent_id}/clear", { params: { path } })); changes.value += 1; return `${plural(done.conversations, "conversation")} cleared.`; }} />
+          run={async () => { const done = await good(api.POST("/v1/agents/{agent_id}/clear", { params: { path } })); changes.value += 1; return `${plural(done.conversation_count, "conversation")} cleared.`; }} />
       </td>
     </tr>
   );

@@ -10,10 +10,10 @@ import { Curl, Dialog, Failed, Field, Loading } from "../ui.tsx";
 const LINES = 200;
 
 export function Blob({ id, output, close }: { id: string; output: Schemas["ToolOutputRef"]; close: () => void }): JSX.Element {
-  const path = { conversation_id: id, ref: output.id };
+  const path = { conversation_id: id, ref_id: output.id };
   const [offset, setOffset] = useState(0);
   const [pattern, setPattern] = useState("");
-  const lines = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/blobs/{ref}/lines", { params: { path, query: { offset, limit: LINES } } })), ["lines", output.id, offset]);
+  const lines = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/blobs/{ref_id}/lines", { params: { path, query: { offset, limit: LINES } } })), ["lines", output.id, offset]);
   const url = `/v1/conversations/${encodeURIComponent(id)}/blobs/${encodeURIComponent(output.id)}`;
   return (
     <Dialog title="Tool output" close={close} wide>
@@ -37,8 +37,8 @@ export function Blob({ id, output, close }: { id: string; output: Schemas["ToolO
   );
 }
 
-function Matches({ path, pattern, go }: { path: { conversation_id: string; ref: string }; pattern: string; go: (line: number) => void }): JSX.Element {
-  const found = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/blobs/{ref}/grep", { params: { path, query: { pattern, before: 0, after: 0, limit: 50, ignore_case: true } } })), ["grep", path.ref, pattern]);
+function Matches({ path, pattern, go }: { path: { conversation_id: string; ref_id: string }; pattern: string; go: (line: number) => void }): JSX.Element {
+  const found = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/blobs/{ref_id}/grep", { params: { path, query: { pattern, before: 0, after: 0, limit: 50, ignore_case: true } } })), ["grep", path.ref_id, pattern]);
   if (found.error) return <Failed error={found.error} />;
   if (!found.data) return <Loading what="matches" />;
   if (found.data.matches.length === 0) return <p class="muted" role="status">No line matches.</p>;

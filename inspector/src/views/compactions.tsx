@@ -193,7 +193,7 @@ function DryRuns({ conversation }: { conversation: Conversation }): JSX.Element 
       <form class="filters" onSubmit={submit}>
         <fieldset><legend>Strategies, side by side</legend>
           {strategies.data?.data.map((item) => (
-            <label key={item.name} title={item.description}><input type="checkbox" name="strategy" value={item.name} defaultChecked={item.name === conversation.policy.strategy || item.is_default} /> {words(item.name)}</label>
+            <label key={item.name} title={item.description}><input type="checkbox" name="strategy" value={item.name} defaultChecked={item.name === conversation.policy.strategy || item.default} /> {words(item.name)}</label>
           ))}
         </fieldset>
         <Field label="Target in tokens"><input name="target" type="number" min="1" placeholder="of the policy" /></Field>

@@ -108,7 +108,7 @@ function Actions({ conversation }: { conversation: Conversation }): JSX.Element 
       </Action>
       <Action name="Fork" title="Fork the conversation" explain="A copy of the log up to a message, which goes its own way from there."
         run={async (form) => {
-          const fork = await good(api.POST("/v1/conversations/{conversation_id}/fork", { params, body: { at_seq: Number(form.get("seq")) } }));
+          const fork = await good(api.POST("/v1/conversations/{conversation_id}/fork", { params, body: { through_seq: Number(form.get("seq")) } }));
           go(toConversation(fork.conversation_id));
           return changed("This is the fork.");
         }}>

@@ -48,7 +48,7 @@ export function Conversations(): JSX.Element {
     [agent, metadata],
   );
   const hits = usePages(
-    async (cursor) => (q ? good(api.GET("/v1/search", { params: { query: { q, limit: 20, ...(agent && { agent_id: agent }), ...(cursor && { cursor }) } } })) : NO_HITS),
+    async (cursor) => (q ? good(api.GET("/v1/search", { params: { query: { query: q, limit: 20, ...(agent && { agent_id: agent }), ...(cursor && { cursor }) } } })) : NO_HITS),
     ["search", q, agent],
   );
   const found = new Set(hits.items?.map((hit) => hit.conversation_id));
@@ -102,7 +102,7 @@ export function Conversations(): JSX.Element {
 function Hits({ q, hits }: { q: string; hits: Pages<Schemas["SearchHit"]> }): JSX.Element {
   return (
     <section class="card hits" aria-label="Messages found">
-      <div class="title"><h2>Messages with “{q}”</h2><Curl path={`/v1/search?q=${encodeURIComponent(q)}`} /></div>
+      <div class="title"><h2>Messages with “{q}”</h2><Curl path={`/v1/search?query=${encodeURIComponent(q)}`} /></div>
       {hits.error ? <Failed error={hits.error} /> : !hits.items ? <Loading what="messages" /> : hits.items.length === 0 ? <Empty title="No message has these words.">All words are required; a word of three letters also finds longer ones.</Empty> : (
         <ul>{hits.items.map((hit) => (
           <li key={`${hit.conversation_id}.${hit.seq}`}>

@@ -46,7 +46,7 @@ export function Messages({ conversation }: { conversation: Conversation }): JSX.
           {asOf && !builds.data?.some((build) => build.build_id === asOf) && <option value={asOf}>payload {asOf}</option>}
           {builds.data?.map((build) => <option key={build.build_id} value={build.build_id}>payload {build.label}</option>)}
         </select></Field>
-        <p class="hint">{plural(conversation.head_seq, "message")} <Curl path={`/v1/conversations/${encodeURIComponent(id)}/${asOf ? `context?as_of=${encodeURIComponent(asOf)}` : `messages${q ? `?q=${encodeURIComponent(q)}` : ""}`}`} /></p>
+        <p class="hint">{plural(conversation.head_seq, "message")} <Curl path={`/v1/conversations/${encodeURIComponent(id)}/${asOf ? `context?as_of=${encodeURIComponent(asOf)}` : `messages${q ? `?query=${encodeURIComponent(q)}` : ""}`}`} /></p>
       </form>
       {asOf ? <Received key={asOf} id={id} asOf={asOf} q={q} seq={seq} /> : q ? <Found id={id} q={q} seq={seq} /> : <Transcript id={id} head={conversation.head_seq} seq={seq} />}
     </div>
@@ -98,7 +98,7 @@ function ReceivedItem({ id, asOf, shown: { item, number, seq }, names, q, marked
 
 function Found({ id, q, seq }: { id: string; q: string; seq: number }): JSX.Element {
   const hits = usePages(
-    (cursor) => good(api.GET("/v1/conversations/{conversation_id}/messages", { params: { ...at(id), query: { q, limit: 30, ...(cursor && { cursor }) } } })),
+    (cursor) => good(api.GET("/v1/conversations/{conversation_id}/messages", { params: { ...at(id), query: { query: q, limit: 30, ...(cursor && { cursor }) } } })),
     ["found", id, q],
   );
   if (hits.error) return <Failed error={hits.error} />;

@@ -76,7 +76,7 @@ export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
 function Regions({ preview, reading, first }: { preview: Preview; reading: Reading | undefined; first: boolean }): JSX.Element {
   const { budget, thresholds } = preview.diagnostics;
   const regions = regionsOf(budget);
-  const scale = (tokens: number): string => `${(100 * tokens) / budget.total}%`;
+  const scale = (tokens: number): string => `${(100 * tokens) / budget.context_window}%`;
   const marks = (["notice", "due", "compact", "blocked"] as const).flatMap((name) => {
     const tokens = thresholds[name];
     return tokens === null ? [] : [{ name, tokens }];
@@ -114,7 +114,7 @@ function Regions({ preview, reading, first }: { preview: Preview; reading: Readi
         <caption class="sr">Tokens by region</caption>
         <tbody>
           {[...regions, { name: "Free", kind: "free", tokens: budget.remaining_tokens }, { name: "Kept for the answer", kind: "output", tokens: budget.max_output_tokens }].map((region) => (
-            <tr key={region.kind}><th scope="row"><i class={`swatch ${region.kind}`} aria-hidden="true" />{region.name}</th><td class="num">{count(region.tokens)}</td><td class="num muted">{percent((100 * region.tokens) / budget.total)}</td></tr>
+            <tr key={region.kind}><th scope="row"><i class={`swatch ${region.kind}`} aria-hidden="true" />{region.name}</th><td class="num">{count(region.tokens)}</td><td class="num muted">{percent((100 * region.tokens) / budget.context_window)}</td></tr>
           ))}
         </tbody>
       </table>

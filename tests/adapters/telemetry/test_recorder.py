@@ -138,7 +138,7 @@ async def say_it_everywhere(client: httpx.AsyncClient) -> None:
         call_id = f"{MARKER}-{number}"
         await append(client, path, user(spoken), calling(call_id), result(call_id, spoken))
         await append(client, path, assistant(spoken))
-    await client.get(f"{path}/messages", params={"q": MARKER, "limit": 5})
+    await client.get(f"{path}/messages", params={"query": MARKER, "limit": 5})
     await client.get(f"/v1/agents/{MARKER}", params={MARKER: MARKER})
     await client.get(f"/{MARKER}?{MARKER}={MARKER}", headers={"User-Agent": MARKER})
     await client.post(f"{path}/context", json={"scratchpad": MARKER})

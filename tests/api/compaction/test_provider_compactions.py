@@ -70,7 +70,7 @@ async def test_transcript_receipt_events_and_search_know_it(client: httpx.AsyncC
     state = await read(client, f"{path}/state")
     assert state["strategy"] == "provider"
     assert state["summary_range"] == [1, 11]
-    found = await read(client, f"{path}/messages?q=tabs")
+    found = await read(client, f"{path}/messages?query=tabs")
     assert found["data"]
     assert page["data"][10]["output"][0] == ITEM
 
@@ -82,7 +82,7 @@ async def test_forks_and_imports_begin_with_the_item(client: httpx.AsyncClient) 
     assert before[0] == ITEM
     fork = await client.post(f"{path}/fork", json={})
     assert fork.status_code == 201, fork.text
-    early = await client.post(f"{path}/fork", json={"at_seq": 10})
+    early = await client.post(f"{path}/fork", json={"through_seq": 10})
     assert early.status_code == 201, early.text
     export = (await client.get(f"{path}/export")).content
     copy = await client.post("/v1/conversations/import", content=export)

@@ -51,7 +51,7 @@ async def full_conversation(
     await post(client, f"/v1/agents/{agent_id}/snapshots")
     redacted = (await client.get(f"{path}/messages?limit=1")).json()["data"][0]["id"]
     await post(client, f"{path}/messages/{redacted}/redact")
-    assert (await client.get(f"{path}/messages?q=word")).json()["data"]
+    assert (await client.get(f"{path}/messages?query=word")).json()["data"]
     await post(client, f"{path}/context")
     await post(client, f"{path}/clear")
     await post(client, f"{path}/fork")

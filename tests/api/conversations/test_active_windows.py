@@ -179,7 +179,7 @@ async def test_clearing_unknown_or_empty(client: httpx.AsyncClient) -> None:
     assert_problem(await client.post(lost), 404, "NOT_FOUND")
     assert_problem(await client.post("/v1/conversations/7/clear"), 404, "NOT_FOUND")
     empty = (await client.post("/v1/conversations", json={})).headers["Location"]
-    assert (await client.post(f"{empty}/clear")).json()["conversations"] == 1
+    assert (await client.post(f"{empty}/clear")).json()["conversation_count"] == 1
 
 
 # --- assembly -------------------------------------------------------------------------------

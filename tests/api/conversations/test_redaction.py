@@ -186,7 +186,7 @@ async def test_a_canary_is_nowhere_afterwards(
     forks = []
     source = path
     for at in (None, 8):
-        made = await one.post(f"{source}/fork", json={"at_seq": at} if at else {})
+        made = await one.post(f"{source}/fork", json={"through_seq": at} if at else {})
         forks.append(f"/v1/conversations/{made.json()['conversation_id']}")
         source = forks[-1]
         await built(one, source, clean=False)
@@ -194,7 +194,7 @@ async def test_a_canary_is_nowhere_afterwards(
     saved = (await one.post(f"{path}/snapshots", json={})).json()["snapshot_id"]
     download = (await one.get(f"/v1/snapshots/{saved}?download=true")).json()
     assert CANARY in str(download) and CANARY in str(download["summary"])
-    assert len((await one.get(f"{path}/messages", params={"q": CANARY})).json()["data"]) > 3
+    assert len((await one.get(f"{path}/messages", params={"query": CANARY})).json()["data"]) > 3
     assert CANARY in await dump(database_url)
     cached, *_ = (await one.get(f"{path}/compactions")).json()["data"]
 
@@ -211,7 +211,7 @@ async def test_a_canary_is_nowhere_afterwards(
         assert {item["cache_break_reason"] for item in after.values()} == {"redacted"}
         await built(one, where)
         seen = [await other.get(f"{where}/messages?limit=200&content=full")]
-        seen.append(await other.get(f"{where}/messages", params={"q": CANARY}))
+        seen.append(await other.get(f"{where}/messages", params={"query": CANARY}))
         assert seen[-1].json()["data"] == []
         seen.append(await other.get(f"{where}/compactions"))
         seen.append(await other.get(f"{where}/state"))
@@ -253,16 +253,16 @@ async def test_a_redaction_is_recorded(client: httpx.AsyncClient, database_url: 
     await append(client, path, user("look"), call, {**result, "id": "one"})
     await append(client, path, chat_call("c2", "x"))
     await append(client, path, {**result, "tool_call_id": "c2", "id": "two"})
-    fork = (await client.post(f"{path}/fork", json={"at_seq": 3})).json()["conversation_id"]
+    fork = (await client.post(f"{path}/fork", json={"through_seq": 3})).json()["conversation_id"]
     before = (await client.get(f"{path}/messages/one")).json()
     place = f"{path}/messages/one/redact"
     first = await client.post(place, json={"reason": "They asked"})
     assert first.status_code == 200, first.text
     record = first.json()
     assert (record["seq"], record["reason"], record["key_id"]) == (3, "They asked", None)
-    assert record["conversations"] == 2
+    assert record["conversation_count"] == 2
     again = await client.post(f"/v1/conversations/{fork}/messages/one/redact")
-    assert again.json() | {"redacted_at": 0} == record | {"conversations": 0, "redacted_at": 0}
+    assert again.json() | {"redacted_at": 0} == record | {"conversation_count": 0, "redacted_at": 0}
     shown = (await client.get(f"{path}/messages/one")).json()
     changed = {name for name in shown if shown[name] != before[name]}
     assert changed == {"content", "content_truncated", "redacted_at", "output_ref"}
@@ -270,7 +270,7 @@ async def test_a_redaction_is_recorded(client: httpx.AsyncClient, database_url: 
     other = await client.get(f"{path}/messages/two", params={"content": "full"})
     assert other.json()["content"] == LARGE
     later = await client.post(f"/v1/conversations/{path.split('/')[-1]}/messages/two/redact")
-    assert later.json()["conversations"] == 1
+    assert later.json()["conversation_count"] == 1
     assert await execute(database_url, "SELECT FROM blobs UNION ALL SELECT FROM blob_chunks") == []
     records = await execute(database_url, "SELECT seq, reason FROM redactions ORDER BY seq, reason")
     assert [tuple(row) for row in records] == [(3, "They asked"), (3, "They asked"), (5, None)]
@@ -292,11 +292,11 @@ async def test_concurrent_copies_are_redacted(
         *(client.post(f"{path}/context", json={}) for client in (one, other)),
         other.post(f"{path}/compact", json={}),
         other.post(f"{path}/snapshots", json={}),
-        other.get(f"{path}/messages", params={"q": CANARY}),
+        other.get(f"{path}/messages", params={"query": CANARY}),
         *(client.post(f"{path}/messages/m/redact") for client in (one, other, one)),
     ]
     answers = await asyncio.gather(*asks)
     assert {answer.status_code for answer in answers} <= {200, 201, 409}
     assert [answer.status_code for answer in answers[-3:]] == [200] * 3
     assert CANARY not in await dump(database_url)
-    assert (await one.post(f"{path}/messages/m/redact")).json()["conversations"] == 0
+    assert (await one.post(f"{path}/messages/m/redact")).json()["conversation_count"] == 0

@@ -73,15 +73,15 @@ async def test_pages_together_have_every_hit(
         monkeypatch.setattr(tenant_search, name, value)
     monkeypatch.setattr(index, "BLOCK", 3)
     ids = await planted(client, 5)
-    assert await search(client, q="whale", limit=limit) == whales(ids)
-    assert await search(client, q="whale", agent_id="a", limit=limit) == whales(ids[::2])
-    assert await search(client, q="shark", limit=limit) == []
+    assert await search(client, query="whale", limit=limit) == whales(ids)
+    assert await search(client, query="whale", agent_id="a", limit=limit) == whales(ids[::2])
+    assert await search(client, query="shark", limit=limit) == []
     oldest = f"/v1/conversations/{ids[0]}"
     await append(client, oldest, assistant("The whale surfaces beside the boat. " + "Waves. " * 90))
     now = [*whales(ids[1:]), (ids[0], 9), *whales(ids[:1])]
-    assert await search(client, q="whale", limit=limit) == now
+    assert await search(client, query="whale", limit=limit) == now
     await client.delete(oldest)
-    assert await search(client, q="whale", limit=limit) == whales(ids[1:])
+    assert await search(client, query="whale", limit=limit) == whales(ids[1:])
 
 
 async def test_a_hit_shows_where_the_words_are(client: httpx.AsyncClient) -> None:
@@ -89,15 +89,15 @@ async def test_a_hit_shows_where_the_words_are(client: httpx.AsyncClient) -> Non
     path = await new_conversation(client)
     text = f"{'Waves. ' * 200}The whale\nsurfaces. {'Gulls. ' * 200}"
     appended = await append(client, path, user("boat"), assistant(text))
-    page = (await client.get("/v1/search?q=whale")).json()
+    page = (await client.get("/v1/search?query=whale")).json()
     assert page["data"] == [] and page["indexed_before"] is not None
     await indexed(client)
-    page = (await client.get("/v1/search?q=whale")).json()
+    page = (await client.get("/v1/search?query=whale")).json()
     (hit,) = page["data"]
     assert page["indexed_before"] is None
     assert "The whale surfaces." in hit["snippet"] and len(hit["snippet"]) < 1_000
     assert (hit["role"], hit["seq"]) == ("assistant", 2)
-    assert hit["id"] == appended["messages"][1]["id"]
+    assert hit["message_id"] == appended["messages"][1]["id"]
     assert hit["conversation_id"] == path.rpartition("/")[2]
 
 
@@ -108,27 +108,27 @@ async def test_other_tenants_are_never_searched(settings: Settings) -> None:
         client.headers["Authorization"] = f"Bearer {keys[0]}"
         ids = await planted(client, 2)
         await indexed(client)
-        page = (await client.get("/v1/search?q=whale&limit=1")).json()
+        page = (await client.get("/v1/search?query=whale&limit=1")).json()
         cursor = page["next_cursor"]
         assert json.loads(base64.urlsafe_b64decode(cursor + "=="))[3] in ids
-        assert (await client.get(f"/v1/search?q=whale&cursor={cursor}")).json()["data"]
+        assert (await client.get(f"/v1/search?query=whale&cursor={cursor}")).json()["data"]
         client.headers["Authorization"] = f"Bearer {keys[1]}"
-        for query in ("q=whale", f"q=whale&cursor={cursor}", "q=whale&agent_id=a"):
+        for query in ("query=whale", f"query=whale&cursor={cursor}", "query=whale&agent_id=a"):
             assert (await client.get(f"/v1/search?{query}")).json()["data"] == []
 
 
 @pytest.mark.parametrize(
     ("query", "pointer"),
     [
-        ("", "/query/q"),
-        ("q=", "/query/q"),
-        ("q=-%00%F0%9F%98%80", "/query/q"),
-        ("q=" + "x" * 1_001, "/query/q"),
-        ("q=" + "+".join(map(str, range(65))), "/query/q"),
-        ("q=a&limit=101", "/query/limit"),
-        ("q=a&agent_id=%20", "/query/agent_id"),
-        ("q=a&cursor=abc", "/query/cursor"),
-        ("q=a&order=asc", "/query/order"),
+        ("", "/query/query"),
+        ("query=", "/query/query"),
+        ("query=-%00%F0%9F%98%80", "/query/query"),
+        ("query=" + "x" * 1_001, "/query/query"),
+        ("query=" + "+".join(map(str, range(65))), "/query/query"),
+        ("query=a&limit=101", "/query/limit"),
+        ("query=a&agent_id=%20", "/query/agent_id"),
+        ("query=a&cursor=abc", "/query/cursor"),
+        ("query=a&order=asc", "/query/order"),
     ],
 )
 async def test_wrong_searches_are_refused(
@@ -143,8 +143,8 @@ async def test_a_cursor_belongs_to_its_search(client: httpx.AsyncClient) -> None
     """With another query or agent it is refused. [lists.cursor]"""
     await planted(client, 1)
     await indexed(client)
-    cursor = (await client.get("/v1/search?q=whale&limit=1")).json()["next_cursor"]
-    for query in ("q=boat", "q=whale&agent_id=a"):
+    cursor = (await client.get("/v1/search?query=whale&limit=1")).json()["next_cursor"]
+    for query in ("query=boat", "query=whale&agent_id=a"):
         answer = await client.get(f"/v1/search?{query}&cursor={cursor}")
         assert_problem(answer, 422, "VALIDATION_ERROR", "/query/cursor")
 
@@ -153,10 +153,10 @@ async def test_a_redaction_removes_the_words_of_its_message(client: httpx.AsyncC
     """The same words of other messages stay."""
     path = await new_conversation(client)
     await append(client, path, user("zebra lion", id="m"), user("zebra"))
-    assert [seq for _, seq in await search(client, q="zebra")] == [2, 1]
+    assert [seq for _, seq in await search(client, query="zebra")] == [2, 1]
     await client.post(f"{path}/messages/m/redact")
     for query, left in (("zebra", [2]), ("lion", [])):
-        assert [seq for _, seq in await search(client, q=query)] == left
+        assert [seq for _, seq in await search(client, query=query)] == left
 
 
 async def test_a_fork_is_indexed_as_its_source(client: httpx.AsyncClient) -> None:
@@ -164,6 +164,6 @@ async def test_a_fork_is_indexed_as_its_source(client: httpx.AsyncClient) -> Non
     (source,) = await planted(client, 1)
     await indexed(client)
     copy = (await client.post(f"/v1/conversations/{source}/fork", json={})).json()
-    page = (await client.get("/v1/search?q=whale")).json()
+    page = (await client.get("/v1/search?query=whale")).json()
     found = [(hit["conversation_id"], hit["seq"]) for hit in page["data"]]
     assert found == whales([source, copy["conversation_id"]])

@@ -103,7 +103,7 @@ async def test_search_finds_compacted_messages(client: httpx.AsyncClient) -> Non
     await append(client, path, *planted)
     made = await compact(client, path)
     await append(client, path, user("And the train to Voss?"))
-    found = await read(client, path, q="train")
+    found = await read(client, path, query="train")
     assert [item["seq"] for item in found] == [5, 13]
     assert found[0]["content"] == planted[4]["content"]
     assert found[0]["visibility"] == {
@@ -113,7 +113,7 @@ async def test_search_finds_compacted_messages(client: httpx.AsyncClient) -> Non
     }
     assert found[1]["visibility"]["state"] == "verbatim"
     for query, seqs in (("bergen TRAIN", [5]), ("leav", [5])):
-        assert [item["seq"] for item in await read(client, path, q=query)] == seqs, query
+        assert [item["seq"] for item in await read(client, path, query=query)] == seqs, query
 
 
 # --- messages and pages ---------------------------------------------------------------------

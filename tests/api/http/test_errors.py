@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from app.http import errors as wire_errors
 from app.http.errors import answer_error, kinds_of
 from app.main import ROUTERS, create_app
 from app.settings import Settings
+from tests.api.http.openapi_document import OPERATIONS, schema_of
 from tests.api.talk import assert_problem, new_conversation
 from tests.conftest import started
 
@@ -93,21 +95,36 @@ async def test_other_content_types(client: httpx.AsyncClient, kind: str | None) 
 @pytest.mark.parametrize(
     ("path", "body", "pointer"),
     [
-        ("messages", {"fromat": "gemini"}, "/fromat"),
         ("context", {"known": {"epoc": 1}}, "/known/epoc"),
         ("context", {"sections": [{"nmae": 1}]}, "/sections/0/nmae"),
-        ("compact", {"dryrun": True}, "/dryrun"),
-        ("overflow", {"errors": 1}, "/errors"),
-        ("fork", {"at_seq": 1, "zzz": 1}, "/zzz"),
     ],
 )
-async def test_every_operation_names_unknown_fields(
+async def test_unknown_fields_are_named_where_they_stand(
     client: httpx.AsyncClient, path: str, body: dict[str, Any], pointer: str
 ) -> None:
     """An unknown field is named by its pointer, however deep it stands. [api.unknown-fields]"""
     answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/{path}", json=body)
     places = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
     assert {"pointer": pointer, "detail": "is an unknown field"} in places
+
+
+BODIES = [
+    each
+    for each in OPERATIONS
+    if "application/json" in each[2].get("requestBody", {}).get("content", ())
+]
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), BODIES)
+async def test_every_operation_refuses_unknown_fields(
+    client: httpx.AsyncClient, method: str, path: str, operation: dict[str, Any]
+) -> None:
+    """Also beside the fields of an example. [api.unknown-fields]"""
+    example = schema_of(operation["requestBody"])["examples"][0]
+    url = re.sub(r"{\w+}", UNKNOWN_ID, path)
+    answer = await client.request(method, url, json=example | {"zzz": 1})
+    places = assert_problem(answer, 422, "VALIDATION_ERROR")["errors"]
+    assert places == [{"pointer": "/zzz", "detail": "is an unknown field"}]
 
 
 @pytest.fixture

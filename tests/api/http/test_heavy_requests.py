@@ -79,7 +79,7 @@ async def test_pages_and_large_requests_take_slots(settings: Settings) -> None:
             ("GET", "/v1/conversations", page),
             ("GET", f"{path}/messages", page),
             ("GET", f"{path}/messages?limit=5&content=full", large),
-            ("GET", f"{path}/messages?q=content=full", page),
+            ("GET", f"{path}/messages?query=content=full", page),
             ("GET", f"{path}/export", large),
             ("POST", f"{path}/fork", large),
         ):

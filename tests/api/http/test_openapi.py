@@ -38,10 +38,10 @@ def test_the_file_equals_the_app() -> None:
 
 
 def test_every_route_is_published() -> None:
-    """No route stays out of the description, and no operation id occurs twice."""
+    """No route stays out of the description, and no operation id occurs twice; they are few."""
     routes = [route for router in ROUTERS for route in router.routes]
     ids = [operation["operationId"] for _, _, operation in OPERATIONS]
-    assert len(ids) == len(set(ids)) == len(routes)
+    assert len(ids) == len(set(ids)) == len(routes) <= 75
     assert all(name.isidentifier() and len(name) <= 32 for name in ids)
 
 

@@ -70,8 +70,8 @@ async def filled(client: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
     return {
         f"{first}/messages": {},
         f"{first}/messages#desc": {"order": "desc"},
-        f"{first}/messages#words": {"q": "found"},
-        f"{first}/messages#phrase": {"q": '"wörd wörd"'},
+        f"{first}/messages#words": {"query": "found"},
+        f"{first}/messages#phrase": {"query": '"wörd wörd"'},
         f"{first}/compactions": {},
         expansion: {},
         "/v1/agents": {},

@@ -61,8 +61,8 @@ checks.unsupported_method.enabled = false
 
 UNSAID = {
     "a cursor is what a page has given": (
-        *("list_agents", "list_agent_messages", "list_agent_snapshots", "list_conversations"),
-        *("list_blobs", "list_compactions", "list_messages", "list_conversation_snapshots"),
+        *("list_agents", "list_conversations"),
+        *("list_blobs", "list_compactions", "list_messages"),
         *("list_models", "list_snapshots", "expand_compaction", "search_messages"),
         *("list_epochs", "list_usage_reports"),
     ),
@@ -70,7 +70,7 @@ UNSAID = {
         *("create_agent", "change_agent", "create_conversation", "change_conversation"),
     ),
     "days are a range, and a cursor is what a page of the same groups has given": (
-        *("get_conversation_usage", "get_agent_usage", "get_usage"),
+        *("get_conversation_usage", "get_usage"),
     ),
     "a window may have no messages": (
         *("save_agent_snapshot", "save_conversation_snapshot", "build_context"),

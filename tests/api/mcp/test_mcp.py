@@ -21,6 +21,9 @@ import httpx
 import httpx2
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS, TextContent
@@ -34,7 +37,7 @@ from app.repositories import Database
 from app.settings import Settings
 from app.tenancy.api_keys import KeyService
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
-from tests.conftest import serving
+from tests.conftest import serving, started
 from tests.documents import block
 from tests.fake_llm import Behaviour, Request
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
@@ -271,6 +274,52 @@ async def test_a_call_has_a_limit_of_its_own(client: httpx.AsyncClient) -> None:
         answer = await client.post("/mcp", json=body, headers=ASKED)
         assert answer.status_code == status
         assert status == 413 or answer.json()["result"]["isError"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+@pytest.fixture
+def plain(served: str) -> Iterator[httpx.Client]:
+    """A client of the served app as a property can use it."""
+    with httpx.Client(base_url=served, timeout=PATIENCE_SECONDS) as opened:
+        yield opened
+
+
+@example_settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    method=st.sampled_from(["tools/call", "tools/list", "initialize", ""]) | st.text(max_size=5),
+    name=st.sampled_from(list(AGENT_TOOLS)) | JSON,
+    arguments=st.dictionaries(st.sampled_from(["conversation_id", "ref_id", "query"]), JSON) | JSON,
+    id=st.integers() | JSON,
+    version=st.sampled_from([None, LATEST_MODERN_VERSION]),
+)
+def test_no_input_is_a_500(
+    plain: httpx.Client, method: str, name: Any, arguments: Any, id: Any, version: str | None
+) -> None:
+    """Whatever the request, it is answered and never by a 500. [errors.no-500]"""
+    body = asked(method, version, name=name, arguments=arguments) | {"id": id}
+    headers = {"MCP-Protocol-Version": version, "Mcp-Method": method} if version else {}
+    sendable = all(value.isascii() and value.isprintable() for value in headers.values())
+    answer = plain.post(
+        "/mcp", content=json.dumps(body), headers=ASKED | (headers if sendable else {})
+    )
+    assert answer.status_code < 500, answer.text
+
+
+async def test_a_call_has_a_deadline(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call over the deadline is cancelled, and its result is an error."""
+    monkeypatch.setattr("app.main.MCP_MARGIN_SECONDS", -settings.summarizer_deadline_seconds)
+    body = asked("tools/call", name="recall", arguments={"query": "x"})
+    async with started(create_app(settings)) as client:
+        answer = await client.post(f"/mcp?conversation_id={NOWHERE}", json=body, headers=ASKED)
+    told = answer.json()["result"]
+    assert told["isError"]
+    assert told["content"][0]["text"] == "recall took longer than 0 s and was cancelled."
 
 
 FOREIGN = [

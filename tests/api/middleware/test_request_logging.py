@@ -107,7 +107,7 @@ async def test_the_log_line_of_a_request(client: httpx.AsyncClient, lines: Lines
     lines.texts.clear()
     parent = f"00-{TRACE}-b7ad6b7169203331-01"
     headers = {"X-Request-Id": "one", "traceparent": parent}
-    await client.get(f"{path}/messages?limit=7&q=zebra", headers=headers)
+    await client.get(f"{path}/messages?limit=7&query=zebra", headers=headers)
     (text,) = lines.texts
     line = json.loads(text)
     assert line.pop("duration_ms") > 0

@@ -43,12 +43,14 @@ async def test_a_tenants_entry_sets_the_context_window(client: httpx.AsyncClient
     assert (body["context_window"], body["sources"]["context_window"]) == (9000, "tenant")
     assert body["input_price"] is not None and body["sources"]["input_price"] != "tenant"
     assert (await client.get("/v1/models/gpt-4o")).json() == body
-    assert (await client.get(f"{path}/budget")).json()["budget"]["total"] == 9000
-    assert (await client.post(f"{path}/context")).json()["diagnostics"]["budget"]["total"] == 9000
+    assert (await client.get(f"{path}/budget")).json()["budget"]["context_window"] == 9000
+    assert (await client.post(f"{path}/context")).json()["diagnostics"]["budget"][
+        "context_window"
+    ] == 9000
     deleted = await client.delete("/v1/models/gpt-4o")
     assert deleted.json() == {"deleted": {"models": 1}}
     assert (await client.get("/v1/models/gpt-4o")).json()["context_window"] == 128_000
-    assert (await client.get(f"{path}/budget")).json()["budget"]["total"] == 128_000
+    assert (await client.get(f"{path}/budget")).json()["budget"]["context_window"] == 128_000
     assert_problem(await client.delete("/v1/models/gpt-4o"), 404, "NOT_FOUND")
 
 
@@ -93,7 +95,7 @@ async def test_strategies(client: httpx.AsyncClient) -> None:
     assert {found[name]["due_at"] for name in by_share} == {0.85}
     sandwich = found["sandwich"]
     assert (sandwich["preserve_top"], sandwich["preserve_bottom"]) == (5, 5)
-    assert sandwich["is_default"]
+    assert sandwich["default"]
     assert found["sliding_window"]["preserve_bottom"] == 20
     assert found["full_history"]["preserve_top"] is None
     assert all(item["description"].endswith(".") for item in found.values())

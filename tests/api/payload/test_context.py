@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import httpx
@@ -22,6 +24,7 @@ from tests.api.talk import (
     talk,
     user,
 )
+from tests.payload_tokens import payload_tokens
 
 
 @pytest.mark.parametrize("body", [None, {}, {"known": {"epoch": 1, "through_seq": 1}}])
@@ -164,3 +167,20 @@ async def test_items_of_an_earlier_payload_name_their_messages(
     assert known == sorted(known) and known[-1] == 34
     by_seq = dict(zip(seqs, items, strict=True))
     assert "found-31" in str(by_seq[33])
+
+
+async def test_the_note_says_how_full_the_window_is(client: httpx.AsyncClient) -> None:
+    """From `notice_at` on, and as an independent count of the payload. [sections.usage-note]"""
+    policy = {"strategy": "full_history", "budget": {"notice_at": 0.5, "max_output_tokens": 500}}
+    path = await new_conversation(client, model="gpt-4o", policy=policy)
+    await append(client, path, *talk(12, "word " * 400))
+    for window in (12_000, 9_000, 6_500):
+        answer = await client.post(f"{path}/context", json={"context_window": window})
+        payload, effective = answer.json()["payload"], window - 500
+        counted, frames = payload_tokens(payload), 10 * len(payload["messages"])
+        said = re.search(r"\[Context: (\d+)% used", json.dumps(payload))
+        if counted + frames < effective / 2:
+            assert said is None
+        else:
+            assert said and counted <= (int(said[1]) + 1) / 100 * effective
+            assert int(said[1]) / 100 * effective <= counted + frames

@@ -83,7 +83,7 @@ async def test_each_format_has_its_own(client: httpx.AsyncClient) -> None:
     usage = {"input_tokens": last["tokens_used"] - 700, "output_tokens": 9}
     report = {"usage": usage, "build_id": last["build_id"]}
     answer = (await client.post(f"{path}/usage", json=report)).json()
-    assert not answer["is_calibrated"], "the estimate is not the model's fault"
+    assert not answer["calibrated"], "the estimate is not the model's fault"
 
 
 # --- results in messages --------------------------------------------------------------------

@@ -74,7 +74,7 @@ async def test_a_preview_has_no_effects(settings: Settings, client: httpx.AsyncC
     before, state = await counts(), (await client.get(f"{path}/state")).json()
     previewed = await preview(client, path)
     small = await preview(client, path, format="anthropic", context_window=700)
-    assert small["budget"]["total"] == 700 and small["tokens_used"] <= 600
+    assert small["budget"]["context_window"] == 700 and small["tokens_used"] <= 600
     assert previewed["tokens_used"] <= 1400
     assert sum(end - start for start, end in small["shown_ranges"]) < 40
     assert await counts() == before

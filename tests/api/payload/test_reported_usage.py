@@ -96,7 +96,7 @@ async def test_a_tool_loop_with_usage_reports(client: httpx.AsyncClient) -> None
     told = await report(
         client, path, usage=usage, epoch=build["epoch"], through_seq=build["through_seq"]
     )
-    assert told["is_calibrated"]
+    assert told["calibrated"]
     assert told["estimate"] == {"method": "tokenizer x 2 (1 report)", "margin": 0.05, "factor": 2.0}
     assert told["budget"]["tokens_used"] == 2 * before
     assert (await client.get(f"{path}/budget")).json()["budget"]["tokens_used"] == 2 * before

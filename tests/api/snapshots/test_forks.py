@@ -45,11 +45,11 @@ async def test_optional_fields_of_a_fork(client: httpx.AsyncClient) -> None:
     """The last seq, the id and the metadata of a fork."""
     path = await new_conversation(client, metadata={"a": 1})
     await append(client, path, *talk(4))
-    made = await fork(client, path, at_seq=3, conversation_id=ID.upper(), metadata={"b": 2})
+    made = await fork(client, path, through_seq=3, conversation_id=ID.upper(), metadata={"b": 2})
     assert (made["conversation_id"], made["head_seq"], made["metadata"]) == (ID, 3, {"b": 2})
-    empty = await fork(client, path, at_seq=0, metadata=None)
+    empty = await fork(client, path, through_seq=0, metadata=None)
     assert (empty["head_seq"], empty["token_count"], empty["metadata"]) == (0, 0, {"a": 1})
-    nested = await fork(client, f"/v1/conversations/{ID}", at_seq=2)
+    nested = await fork(client, f"/v1/conversations/{ID}", through_seq=2)
     assert nested["head_seq"] == 2
 
 

@@ -27,7 +27,7 @@ UNKNOWN = {
     "agent_id": "nobody",
     "conversation_id": "00000000-0000-7000-8000-00000000dead",
     "message_id": "00000000-0000-7000-8000-00000000beef",
-    "ref": "blob_" + "0" * 24,
+    "ref_id": "blob_" + "0" * 24,
     "compaction_id": "00000000-0000-7000-8000-00000000cafe",
     "job_id": "00000000-0000-7000-8000-00000000f00d",
     "snapshot_id": "00000000-0000-7000-8000-00000000feed",
@@ -107,7 +107,7 @@ def body_of(operation: Mapping[str, Any], ids: Mapping[str, str]) -> Any:
         case "fork_conversation":
             return {}
         case "answer_tool_call":
-            call = {"name": "read_result", "arguments": f'{{"ref_id": "{ids["ref"]}"}}'}
+            call = {"name": "read_result", "arguments": f'{{"ref_id": "{ids["ref_id"]}"}}'}
             return {"tool_call": {"id": "call_x", "type": "function", "function": call}}
         case "append_messages":
             return {"messages": [{"role": "user", "content": "hello"}]}
@@ -133,7 +133,7 @@ async def ids_of(
         "agent_id": agent_id,
         "conversation_id": unquote(path.rpartition("/")[2]),
         "message_id": answered["messages"][0]["id"],
-        "ref": blobs[0]["id"],
+        "ref_id": blobs[0]["id"],
         "compaction_id": compactions[0]["compaction_id"],
         "job_id": job["job_id"],
         "snapshot_id": snapshot["snapshot_id"],
@@ -203,7 +203,7 @@ def ids_in(call: Call) -> list[str]:
     body = body_of(operation, UNKNOWN)
     if isinstance(body, dict):
         names |= {"agent_id", "conversation_id"} & set(body)
-    names |= {"answer_tool_call": {"ref"}, "get_context": {"build_id"}}.get(
+    names |= {"answer_tool_call": {"ref_id"}, "get_context": {"build_id"}}.get(
         operation["operationId"], set()
     )
     return sorted(names - set(SHARED))

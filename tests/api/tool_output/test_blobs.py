@@ -387,9 +387,9 @@ async def test_the_database_is_lost_during_an_upload(
     old = "UPDATE blob_uploads SET begun_at = now() - interval '25 hours'"
     in_thread(execute, url, old)
     dry = (await client.post(f"{path}/blobs/collect", json={"dry_run": True})).json()
-    assert (dry["uploads"], dry["collected"]) == (1, [])
+    assert (dry["upload_count"], dry["collected"]) == (1, [])
     done = (await client.post(f"{path}/blobs/collect")).json()
-    assert (done["uploads"], done["dry_run"]) == (1, False)
+    assert (done["upload_count"], done["dry_run"]) == (1, False)
     await assert_nothing_stored(settings)
     assert (await upload(client, path, b"again"))["byte_size"] == 5
 

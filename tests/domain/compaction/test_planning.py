@@ -21,13 +21,8 @@ from app.compaction.planning import (
     room_for_summaries,
     summary_limit,
 )
-from app.conversations.conversation import (
-    CompactionThreshold,
-    Conversation,
-    ConversationState,
-    StoredSettings,
-    compaction_threshold,
-)
+from app.conversations.conversation import Conversation, ConversationState, StoredSettings
+from app.conversations.due import CompactionThreshold, compaction_threshold
 from app.conversations.receipt import CompactionPlan, NoCompaction
 from app.conversations.turns import Entry, entry, pinned_seqs
 from app.conversations.view import Span, Summary, View, spans_beside

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import TEXT, blob_id
+from app.blobs.blobs import TEXT, Blob, blob_id
 from app.blobs.offloading import (
     OffloadedResult,
     OffloadRules,
-    PreviewedBlob,
     is_same_result,
     offload_result,
     restore_result,
 )
+from app.blobs.preview import Preview
 from app.blobs.stored_output import inline_output, stored_output_from
 from app.common import json_text
 from app.formats import PROVIDERS
@@ -97,7 +97,7 @@ def offloaded(
     policy: ToolOutputPolicy = TIGHT,
     format: FormatName = CHAT,
     name: str = "shell",
-    **attached: PreviewedBlob,
+    **attached: tuple[Blob, Preview],
 ) -> OffloadedResult:
     """Take a piece in."""
     terms = OffloadRules(

@@ -48,7 +48,7 @@ def events(harness: Harness) -> EventService:
 async def add_event(harness: Harness, cid: str, number: int = 0) -> None:
     """Store an event."""
     async with harness.database.session() as session:
-        await session.events.add(cid, "due", f'{{"n":{number}}}')
+        await session.events.add(cid, "due", n=number)
 
 
 @dataclass

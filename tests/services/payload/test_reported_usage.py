@@ -109,7 +109,7 @@ async def test_a_report_has_the_count_of_its_payload(
         await harness.talk(cid, turns)
         if turns == 40:
             assert (await harness.compact(cid)).compacted
-            assert not (await report(service, cid)).is_current
+            assert not (await report(service, cid)).current
         build = await harness.build(cid)
         told = {"epoch": build["epoch"], "through_seq": build["through_seq"]}
         await harness.append(cid, says("an answer, appended before its usage is told"))

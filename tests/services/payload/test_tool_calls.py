@@ -1,7 +1,6 @@
 """Tool calls: answers for the model, and errors for the caller.
 
-[agent-tools.model-errors, tool-output.read-bytes, tool-output.grep, tools.search,
- sections.usage-note]
+[agent-tools.model-errors, tool-output.read-bytes, tool-output.grep, tools.search]
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ async def test_a_note_mentions_further_matches(limit: int, count: int, way: str)
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (NotFound("No blob", {"ref": REF}), 'no tool output with ref_id "blob_1"'),
+        (NotFound("No blob", {"ref_id": REF}), 'no tool output with ref_id "blob_1"'),
         (NotFound("No blob", {"conversation_id": CONVERSATION, "id": REF}), "no tool output"),
         (Gone("Collected", {"id": REF}), 'tool output "blob_1" is no longer stored'),
         (ValidationError.at("/query/pattern", "missing ): (a"), "was not run: missing ): (a"),

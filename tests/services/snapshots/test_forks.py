@@ -65,9 +65,9 @@ def forks_of(harness: Harness, store: BlobStore | None = None) -> ForkService:
     )
 
 
-async def fork(harness: Harness, cid: str, at_seq: int | None = None, **more: Any) -> str:
+async def fork(harness: Harness, cid: str, through_seq: int | None = None, **more: Any) -> str:
     """Make a fork and return its id."""
-    return await forks_of(harness).fork(TENANT, cid, at_seq, **more)
+    return await forks_of(harness).fork(TENANT, cid, through_seq, **more)
 
 
 async def built(harness: Harness, cid: str, format: FormatName = CHAT) -> Build:
@@ -128,8 +128,8 @@ async def twice_compacted(harness: Harness) -> str:
 async def test_open_calls_are_closed(harness: Harness) -> None:
     """A later result is refused, and payloads have a placeholder [payload.as-of]."""
     cid = await plain(harness)
-    for at_seq, call_id in ((2, "c1"), (3, "c2"), (7, "c3"), (8, "c1")):
-        copy = await fork(harness, cid, at_seq)
+    for through_seq, call_id in ((2, "c1"), (3, "c2"), (7, "c3"), (8, "c1")):
+        copy = await fork(harness, cid, through_seq)
         assert (await harness.stored(copy)).state.open_calls == ()
         with pytest.raises(UnpairedToolResult):
             await harness.append(copy, result(call_id, "too late"))
@@ -150,9 +150,9 @@ async def test_a_fork_shows_the_newest_compaction_of_its_log(harness: Harness) -
     first_id = second.parent_id
     assert first_id is not None and second.view.hidden is not None
     shown = {}
-    for at_seq in range((await harness.stored(cid)).state.head_seq + 1):
-        copy = await fork(harness, cid, at_seq)
-        shown[at_seq] = (await harness.stored(copy)).state.compaction_id
+    for through_seq in range((await harness.stored(cid)).state.head_seq + 1):
+        copy = await fork(harness, cid, through_seq)
+        shown[through_seq] = (await harness.stored(copy)).state.compaction_id
     first = await harness.receipt(cid, first_id)
     assert first.view.hidden is not None
     ends = (first.view.hidden.end - 1, second.view.hidden.end - 1)
@@ -269,20 +269,22 @@ async def test_the_sums_of_a_fork_equal_those_of_its_rows(
     cid = await harness.conversation(SHORT, agent_id=await harness.agent(2400))
     await live(harness, cid, story)
     end = (await harness.stored(cid)).state.head_seq
-    for at_seq in {end, *(place % (end + 1) for place in places)}:
-        copy = await fork(harness, cid, at_seq)
+    for through_seq in {end, *(place % (end + 1) for place in places)}:
+        copy = await fork(harness, cid, through_seq)
         await check_sums(harness, copy)
         spans = [
-            spans_through((await harness.stored(it)).state.window.spans, at_seq)
+            spans_through((await harness.stored(it)).state.window.spans, through_seq)
             for it in (cid, copy)
         ]
-        log = [Span(1, at_seq + 1)] if 0 < at_seq < end else []
+        log = [Span(1, through_seq + 1)] if 0 < through_seq < end else []
         assert list(spans[1]) == (list(spans[0]) or log)
         if (await harness.stored(copy)).state.shown_messages:
             build = await built(harness, copy)
             assert build.count() == build["tokens_used"]
             assert (await harness.build(copy, service=harness.cold())).text == build.text
-        if at_seq == end and spans_through((await harness.stored(cid)).state.window.spans, end):
+        if through_seq == end and spans_through(
+            (await harness.stored(cid)).state.window.spans, end
+        ):
             await assert_alike(harness, cid, copy)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from app.blobs.blobs import TEXT, Chunk
+from app.blobs.blobs import TEXT, Blob, Chunk
 from app.blobs.store import BlobStore, BlobWriter
 from app.common.errors import ContextError, ServiceUnavailable
 from app.conversations.messages.service import LogService
@@ -177,11 +177,12 @@ class Process:
 
     async def upload(
         self, cid: str, *pieces: bytes, tenant: str = TENANT, tool: str | None = None
-    ) -> Any:
+    ) -> Blob:
         """Upload some pieces."""
-        return await self.uploads.upload(
+        blob, _ = await self.uploads.upload(
             tenant, cid, streamed(*pieces), media_type=TEXT, tool_name=tool
         )
+        return blob
 
     async def stored(self, cid: str, content: Any, **more: Any) -> Any:
         """Append a call with its result, and return the result's ref."""

@@ -66,7 +66,7 @@ async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
         return found, len(rows.store.opened), rows.database.sessions
 
     read_lines, read_bytes = rows.blobs.read_lines, rows.blobs.read_bytes
-    ref = one_line.blob.id
+    ref = one_line.id
     found, chunks, sessions = await cost(read_lines(TENANT, cid, ref, 0, 2000))
     assert found.text.startswith("     1\txxx") and found.next_offset is None
     assert chunks <= 4 and sessions <= 8
@@ -77,7 +77,7 @@ async def test_a_slice_costs_what_it_returns(rows: Process) -> None:
     assert (len(found.text), found.offset) == (4096, 40_000_000)
     assert chunks <= 2 and sessions <= 4
     for offset in (0, 1_600_000, 3_199_950):
-        found, chunks, sessions = await cost(read_lines(TENANT, cid, lines.blob.id, offset, 100))
+        found, chunks, sessions = await cost(read_lines(TENANT, cid, lines.id, offset, 100))
         assert found.offset == offset and len(found.text.splitlines()) in (50, 100)
         assert chunks <= 2 and sessions <= 5
     found, chunks, _ = await cost(rows.read(cid, ref, 52_428_700, 52_428_803))
@@ -92,7 +92,7 @@ async def test_unattached_uploads_are_collected(
 ) -> None:
     """Uploads without a message are collected and returned; a dry run collects none."""
     cid = await rows.harness.conversation()
-    loose = [(await rows.upload(cid, b"%d" % n * 5000)).blob.id for n in range(3)]
+    loose = [(await rows.upload(cid, b"%d" % n * 5000)).id for n in range(3)]
     ref = await rows.stored(cid, None, output_ref={"id": loose[1]})
     expected = [loose[0], loose[2]]
     before = await left(connection)
@@ -125,7 +125,7 @@ async def test_a_scheduled_collection_visits_due_conversations(
     """The worker's collection finds old and unfinished uploads and compacted blobs."""
     cid, refs = await process.compacted(DROP)
     loose = await process.harness.conversation()
-    ref = (await process.upload(loose, b"x" * 5000)).blob.id
+    ref = (await process.upload(loose, b"x" * 5000)).id
     async with process.database.session() as session:
         assert await session.blobs.begin_upload(TENANT, loose, new_id())
     assert await process.collection.collect_all() == 2
@@ -198,7 +198,7 @@ async def test_concurrent_collections_and_appends_lose_no_blob(
     outcomes = set()
     for number in range(10):
         data = b"%d line\n" % number * 1000
-        ref = (await process.upload(cid, data)).blob.id
+        ref = (await process.upload(cid, data)).id
         works = [come(), collection(), come(), collection()]
         chance.shuffle(works)
         found = await asyncio.gather(*map(refused, works))
@@ -232,7 +232,7 @@ async def test_blobs_are_unavailable_while_the_store_is(
     process = Process(database, ObjectStore("memory:///"))
     cid = await process.harness.conversation()
     earlier = await process.stored(cid, LARGE)
-    loose = (await process.upload(cid, b"loose" * 2000)).blob.id
+    loose = (await process.upload(cid, b"loose" * 2000)).id
     small = await process.stored(cid, "small")
     before = await left(connection)
     process.store.is_away = True
