@@ -126,7 +126,7 @@ def _extracted(task: SummaryTask, messages: Sequence[Message]) -> SummaryResult:
 
 def _merged(task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
     scope = task.scope
-    digest = merged((scope.unlisted, *texts, scope.newly_unlisted))
+    digest = merged((scope.unlisted, *texts[:-1], scope.newly_unlisted, *texts[-1:]))
     return fitted(digest, task.max_tokens, scope.count, scope.closing)
 
 

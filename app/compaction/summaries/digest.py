@@ -5,9 +5,10 @@
 2. A user's message is a request, unless the assistant only took note of it: then it is statements.
    Sentences of requests stay in them, but those with a label are statements as well: they hold on.
 3. Of the assistant the last text of each turn is kept, of the newest turn all texts.
-4. The newest statement about a subject replaces older ones where that is sure; an assistant's
-   statement never replaces a user's. [summary.superseded]
-5. Output that a harness sends as the user's message is the result of the command before it.
+4. What a user states replaces older statements about the subject where that is sure, never a
+   later one. A short correction right after what it corrects is part of it. [summary.superseded]
+5. Output that a harness sends as the user's message is the result of the command that the
+   assistant's message right before it ends in; any other message is the user's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from itertools import count
 
 from app.compaction.summaries import sentences
 from app.compaction.summaries.calls import WorkState
-from app.compaction.summaries.sections import CHANGED, HEADING, Section, items_of
+from app.compaction.summaries.sections import CHANGED, GAVE, HEADING, Section, items_of
 from app.compaction.summaries.sentences import (
     CUT,
     QUESTION,
@@ -45,7 +46,7 @@ EDGE_CHARS, MIN_LABEL_CHARS = 800, 6
 
 _CLAUSE_END = re.compile(r"[,;\u3001\uff0c]")
 """The last sentence of a step says what it does; only one with a second clause says why."""
-_NUMBER = re.compile(r"^#(\d{1,12}) ")
+_NUMBER = re.compile(r"^[#@](\d{1,12}) ")
 ASKED = "\n(asked: "
 
 
@@ -53,7 +54,7 @@ ASKED = "\n(asked: "
 class Stated:
     """A statement; `request` is the number of the request that it is a sentence of, 0 without.
 
-    `is_newer` ones replaced another.
+    `at` is the number of its message, 0 where that is not known. `is_newer` ones replaced another.
     """
 
     text: str
@@ -61,6 +62,7 @@ class Stated:
     by_user: bool = True
     request: int = 0
     is_newer: bool = False
+    at: int = 0
 
     @property
     def section(self) -> Section:
@@ -120,26 +122,29 @@ class Digest:
         elif HEADING in text[:400]:  # a summary that another conversation was continued from
             self.read(text)
         elif message.role is Role.USER:
-            self.finish()
             self._add_user(text)
         elif text.strip():
             self.finish()
             self._add_request(self._number, text)
 
     def _add_user(self, text: str) -> None:
-        is_first = self._number <= 2 and not self.requests
-        if not is_first and sentences.is_observation(text, self._last_said):
+        asked, typed = self._asked, sentences.typed_text(text)
+        if asked is not None and sentences.corrects(typed, asked[1]):
+            self._asked = asked[0], f"{asked[1]}{GAVE}{typed}"
+            return
+        self.finish()
+        said, self._last_said = self._last_said, ""
+        if sentences.is_observation(text, said):
             if self._action:
                 self.work.add_command(self._action, text)
                 self._action = ""
             for line in text[-EDGE_CHARS:].splitlines()[-4:]:  # what a person added below it
                 if is_prose(line) and len(label_of(line)) > MIN_LABEL_CHARS:
-                    self._state(line.strip())
+                    self._state(line.strip(), self._number)
             return
         if resumed := sentences.resumed_from(text):
             self.earlier = resumed
             return
-        typed = sentences.typed_text(text)
         expands, self._expands = self._expands, "<command-name>" in text[:400]
         if not typed or (expands and len(typed) > EDGE_CHARS):
             return
@@ -153,6 +158,7 @@ class Digest:
         if not calls and ("```" in text or "</" in text):
             self._action, before = sentences.command_in(text)
         prose = sentences.without_code(before or text)
+        self._last_said = text
         is_step = bool(calls) or bool(self._action)
         is_note = not is_step and _width(prose) <= NOTED_CHARS and not prose.endswith(QUESTION)
         if is_note and self._asked is None and self._number - 1 in self.requests:
@@ -161,7 +167,6 @@ class Digest:
             self._is_noted = True
             return
         self.finish(is_answered=True)
-        self._last_said = text
         tail = [piece.strip() for piece in sentences.pieces(prose[-1200:])]
         asked = next((piece for piece in tail[::-1] if piece.endswith(QUESTION)), "")
         self._question = asked[:MAX_QUESTION_CHARS]
@@ -188,7 +193,7 @@ class Digest:
         if is_plain and ((is_noted and is_short) or all(map(label_of, found))):
             whole = " ".join(text.split())
             for each in [whole] if len(whole) <= MAX_WHOLE_CHARS else found:
-                self._state(each)
+                self._state(each, number)
         else:
             self._add_request(number, text)
 
@@ -207,7 +212,13 @@ class Digest:
         self._state_all(text.partition(ASKED)[0], request=number)
 
     def _state_all(
-        self, text: str, *, by_user: bool = True, request: int = 0, is_step: bool = False
+        self,
+        text: str,
+        *,
+        by_user: bool = True,
+        request: int = 0,
+        is_step: bool = False,
+        replaces: bool = True,
     ) -> None:
         """Take up the statements of a request, or of an assistant's text."""
         is_short, at, found = by_user and len(text) <= MAX_NOTED_CHARS, 0, 0
@@ -223,13 +234,14 @@ class Digest:
                 is_stated = is_stated or len(of.stems) >= MIN_REASON_STEMS
             is_stated = is_stated and (at not in inner if by_user else len(of.stems) >= MIN_STEMS)
             if is_stated or label_of(each):
-                self._state(each, by_user=by_user, request=request)
+                at_number = request or self._number
+                self._state(each, at_number, by_user=by_user, request=request, replaces=replaces)
                 found += 1
 
     # --- statements -----------------------------------------------------------------------
 
     def _state(
-        self, text: str, *, by_user: bool = True, request: int = 0, replaces: bool = True
+        self, text: str, at: int, *, by_user: bool = True, request: int = 0, replaces: bool = True
     ) -> None:
         """Add a statement in the place of those that it replaces (rule 4)."""
         is_newer = text.endswith(CHANGED)
@@ -238,8 +250,8 @@ class Digest:
         if key in self.stated:
             old = self._remove(key)
             by_user, request = by_user or old.by_user, min(request, old.request)
-            is_newer = is_newer or old.is_newer
-        new = Stated(text, statement_of(text), by_user, request, is_newer)
+            is_newer, at = is_newer or old.is_newer, at or old.at
+        new = Stated(text, statement_of(text), by_user, request, is_newer, at)
         if replaces:
             self._replace(new)
         self.stated[key] = new
@@ -259,8 +271,9 @@ class Digest:
         found = {key for word in new.of.words - common for key in self._by_word[word]}
         for key in sorted(found):
             old = self.stated[key]
-            may = not old.by_user or (new.by_user and not self.keeps_users)
-            if may and sentences.replaces(new.of, old.of, common):
+            is_known_later = 0 < new.at < old.at
+            may = new.by_user and not (old.by_user and self.keeps_users)
+            if may and not is_known_later and sentences.replaces(new.of, old.of, common):
                 self.superseded[old.section] += old.is_listed
                 self._remove(key)
                 new.is_newer = True
@@ -298,31 +311,33 @@ class Digest:
 
     def restore_stated(self, text: str) -> None:
         """Take up what a user said from an earlier summary."""
-        self._state(text, replaces=False)
+        self._state(text, 0, replaces=False)
 
     def restore_request(self, text: str) -> None:
         """Take up a user's message from an earlier summary, which comes before all new ones."""
         number = next(each for each in count(1) if each not in self.requests)
         self._number = max(self._number, number)
         self.requests[number] = text
-        self._state_all(text.partition(ASKED)[0], request=number)
+        self._state_all(text.partition(ASKED)[0], request=number, replaces=False)
 
-    def read(self, text: str, *, replaces: bool = False) -> None:
+    def read(self, summary: str, *, replaces: bool = False) -> None:
         """Take up an earlier summary, or several; other text is a harness's own summary.
 
         With `replaces` its statements replace those that are known already.
         """
         self.finish()
-        for section, item in items_of(text):
+        for section, item in items_of(summary):
             numbered = _NUMBER.match(item)
             number, body = (int(numbered[1]), item[numbered.end() :]) if numbered else (0, item)
             if section is Section.REQUESTS and number:
                 self._restore(self.requests, number, body)
-                self._state_all(body.partition(ASKED)[0], request=number)
+                stated = body.partition(ASKED)[0]
+                self._state_all(stated, request=number, replaces=replaces)
             elif section is Section.SAID and number:
                 self._restore(self.said, number, body)
             elif section in (Section.STATED, Section.VALUES):
-                self._state(item, by_user=section is Section.STATED, replaces=replaces)
+                at, text = (number, body) if item.startswith("@") else (0, item)
+                self._state(text, at, by_user=section is Section.STATED, replaces=replaces)
             elif section not in (None, Section.EARLIER, Section.REQUESTS, Section.SAID):
                 self.work.restore(section, item)
             elif item not in self.earlier:

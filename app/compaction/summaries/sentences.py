@@ -47,7 +47,7 @@ _OUTPUT = re.compile(
     r"|observation|tool_result|response|error|exit_code)\b"
     r"|\[File: |\(Open file: |\(Current directory: |bash-\$|\[The command completed"
     r"|(?:EXECUTION RESULT|OBSERVATION|Observation|Tool result|Exit code|Returncode|Output|stdout)"
-    r"\b[^\n]{0,60}:|Your (?:command ran|proposed edit))"
+    r"\b[^\n]{0,60}:|Your (?:command ran|proposed edit)|[(\[][^\n]*[)\]]\s*\Z)"
 )
 """How the output of a command begins that a harness sends as the user's message."""
 _PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
@@ -95,11 +95,13 @@ def resumed_from(text: str) -> str:
 
 
 def is_observation(text: str, said: str) -> bool:
-    """Whether a user message is the output of the command that the assistant wrote in `said`."""
+    """Whether a user message is the output of the command that the text before it ends in."""
+    if not _ACTION_END.search(said[-400:]):
+        return False
     if _PROMPT_END.search(text[-500:]) or _OUTPUT.match(text):
         return True
     lines = [line for line in text[:4000].splitlines() if line.strip()]
-    if not lines or not _ACTION_END.search(said[-400:]):
+    if not lines:
         return False
     rows = sum(is_code(line) or not line[:1].strip() for line in lines)
     return _CODE.match(lines[0]) is not None or (len(lines) > 2 and 2 * rows > len(lines))
@@ -250,22 +252,24 @@ def shortened(text: str, max_tokens: int, count: CountText) -> str:
 
 # --- statements -------------------------------------------------------------------------------
 
-_LABEL = re.compile(r"^\W{0,4}([^\W\d_][^\n:：.?!]{1,40}?)\*{0,2}[:：]\*{0,2}\s+(?=\S)")
+_LABEL = re.compile(r"^\W{0,4}([^\W\d_][^\n:：.?!,]{1,40}?)\*{0,2}[:：]\*{0,2}\s+(?=\S)")
 _UPPER, _LOWER = "A-ZÀ-ÖØ-ÞА-ЯЁ", "a-zß-öø-ÿа-яё"
 _VALUES = {
     "url": r"https?://[^\s<>\"'`)]+",
-    "mail": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
+    "mail": r"(?a:(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+)",
     "path": r"(?<![\w/])~?/[\w.@+-]+(?:/[\w.@+-]*)+|(?<![\w/.-])[\w.-]+(?:/[\w.@-]+)+"
     r"|(?<![\w-])[\w-]{1,80}\.(?:py|js|ts|go|rs|c|ya?ml|toml|json|md|conf|txt|csv|xlsx?)\b",
-    "date": r"\b\d{4}-\d\d(?:-\d\d)?\b|\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b|\d+年(?:\d+月)?(?:\d+日)?"
+    "date": r"(?a:\b\d{4}-\d\d(?:-\d\d)?\b)|\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b"
+    r"|\d+年(?:\d+月)?(?:\d+日)?"
     rf"|\b\d{{1,2}}(?:st|nd|rd|th|\.)? [{_UPPER}][{_LOWER}]{{2,8}}\b"
     rf"|\b[{_UPPER}][{_LOWER}]{{2,8}} \d{{1,2}}(?:st|nd|rd|th)?\b(?! ?[%€$])",
-    "time": r"\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]m\b",
+    "time": r"(?a:\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]m\b)",
     "version": r"\bv?\d+(?:\.\d+){2,}\b",
-    "money": r"[$€£¥₩₹]\s?\d[\d.,]*[A-Za-z]?|\b\d[\d.,]*\s?(?:[€£¥₩]|(?:USD|EUR|GBP|CHF|JPY)\b)",
+    "money": r"[$€£¥₩₹]\s?\d[\d.,]*[A-Za-z]?"
+    r"|(?a:\b\d[\d.,]*\s?(?:[€£¥₩]|(?:USD|EUR|GBP|CHF|JPY)\b))",
     "host": r"(?<![\w.-])[a-z][\w-]{0,62}(?:\.[a-z][\w-]{1,62})+\b",
-    "code": r"\b[A-Z][A-Z0-9]{1,11}-\d+\b|#\d+\b|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b"
-    r"|\b(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z0-9]{5,12}\b|\b[a-z]{2,}(?:[-_][a-z]+)*[-_]\d+\b",
+    "code": r"(?a:\b[A-Z][A-Z0-9]{1,11}-\d+\b|#\d+\b|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b"
+    r"|\b(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z0-9]{5,12}\b|\b[a-z]{2,}(?:[-_][a-z]+)*[-_]\d+\b)",
     "number": r"(?<![A-Za-z0-9_.])\d[\d.,]*(?:\s?(?:[%°]|[^\W\d_]{1,12}))?",
     "name": rf"(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
     rf"|\b[{_UPPER}][{_LOWER}]+ [{_UPPER}][{_LOWER}]+\b(?![/-])|\b[A-Z]{{4,}}(?:-\d+)?\b"
@@ -274,9 +278,10 @@ _VALUES = {
 }
 _VALUE = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _VALUES.items()))
 _SIGN = re.compile(r"[\d@/“\"«「`]|(?<=.)[A-ZÀ-ÞА-Я]|\w\.\w")
-_WORD = re.compile(r"[^\W\d_]+")
-_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7ff]+")
-MAX_LABEL_WORDS, MIN_RUN, MAX_PARAPHRASE = 5, 3, 0.75
+_WIDE = r"\u2e80-\u9fff\uac00-\ud7ff"
+_WORD = re.compile(rf"[{_WIDE}]+|[^\W\d_{_WIDE}]+")
+MAX_LABEL_WORDS = 5
+MAX_CORRECTION_CHARS, MAX_AROUND_VALUE = 80, 24
 WEAK = frozenset({"name", "quoted", "number"})
 """Types of values that many sentences have."""
 EXACT = ("money", "date", "time", "mail", "version", "host")
@@ -286,7 +291,7 @@ EXACT = ("money", "date", "time", "mail", "version", "host")
 class Statement:
     """What a sentence is about: its label, the stems of its words, and its values by type.
 
-    `before` are the stems directly before others.
+    `before` are the stems directly before others, nothing where there is none.
     """
 
     label: str
@@ -319,29 +324,37 @@ def statement_of(sentence: str) -> Statement:
     label = label if label and len(label[1].split()) <= MAX_LABEL_WORDS else None
     body = sentence[label.end() :] if label else sentence
     values: dict[str, set[str]] = {}
-    taken, has_amount = body, False
+    taken = whole = body
+    has_amount = False
     for match in _VALUE.finditer(body) if _SIGN.search(body) else ():
         is_number = match.lastgroup == "number"
         has_amount = has_amount or (is_number and not match[0].strip(" .,")[-1:].isdigit())
         value = match[0].split()[0] if is_number else match[0]
         values.setdefault(match.lastgroup or "", set()).add(value.strip(" .,").lower())
         taken = taken.replace(match[0], " ", 1)
-    title = label[1].strip(" *").lower() if label else ""
+        whole = whole if match.lastgroup == "name" else whole.replace(match[0], " ", 1)
+    title = label[1].strip(" *") if label else ""
+    title = title if title.isupper() else title.lower()
     if label and not label[1].isupper():
-        taken = f"{label[1]} {taken}"
+        taken, whole = f"{label[1]}: {taken}", f"{label[1]}: {whole}"
     found = {kind: frozenset(each) for kind, each in values.items()}
-    stems = list(_stems(taken))
-    before = dict(zip(stems[1:], stems, strict=False))
-    return Statement(title, frozenset(stems), before, found, has_amount)
+    stems = frozenset(stem for stem, _ in _stems(taken))
+    return Statement(title, stems, dict(_stems(whole)), found, has_amount)
 
 
-def _stems(text: str) -> Iterator[str]:
-    for word in _WORD.findall(text):
-        if wide := _WIDE.findall(word):
-            for run in wide:
-                yield from (run[at : at + 2] for at in range(max(1, len(run) - 1)))
+def _stems(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the stems of a text, each with the one of the word directly before it."""
+    before, end = "", -2
+    for match in _WORD.finditer(text):
+        word, found = match[0], list[str]()
+        if word[0] > "\u2e7f" and not word[0].isupper() and not word[0].islower():
+            found = [word[at : at + 2] for at in range(max(1, len(word) - 1))]
         elif len(word) > 3 or (word.isupper() and len(word) > 1):
-            yield word.lower()[:5]
+            found = [word.lower()[:5]]
+        for at, stem in enumerate(found):
+            is_next = at == 0 and match.start() == end + 1 and text[end] in " -"
+            yield stem, before if is_next else ""
+        before, end = found[-1] if found else "", match.end()
 
 
 def label_of(sentence: str) -> str:
@@ -357,40 +370,56 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
 
     `common` are the stems that many statements have: they tell no subject from another.
     """
-    if new.label and old.label and new.label != old.label:
+    has_label = bool(new.label) and new.label == old.label
+    if new.label != old.label and new.label.isupper() and old.label.isupper():
         return False
-    names = new.values.get("name", frozenset()) & old.values.get("name", frozenset())
-    same = frozenset(word for name in names for word in _WORD.findall(name))  # part of the subject
+    kinds = new.values.keys() & old.values.keys()
+    pairs = ((kind, new.values[kind], old.values[kind]) for kind in kinds)
+    differing = {
+        kind: (one, other)
+        for kind, one, other in pairs
+        if one - other and other - one and not (kind == "name" and _words(one) & _words(other))
+    }
+    if len(differing) > 1:
+        return False  # one of the values may be the subject: `invoice 7 is $300`
+    if not has_label:
+        is_one = all(len(one - other) == 1 == len(other - one) for one, other in differing.values())
+        return bool(differing) and is_one and _has_same_subject(new, old, common)
+    same = _words(new.values.get("name", frozenset()) & old.values.get("name", frozenset()))
     mine, others = new.stems - common | same, old.stems - common | same
     both = mine & others
     overlap = len(both) / min(len(mine), len(others)) if both else 0
-    kinds = new.values.keys() & old.values.keys()
-    pairs = {kind: (new.values[kind], old.values[kind]) for kind in kinds}
-    differing = {kind for kind, (one, other) in pairs.items() if one - other and other - one}
-    if len(differing) > 1:
-        return False  # one of the values may be the subject: `invoice 7 is $300`
-    if not new.label or not old.label:
-        is_paraphrase = len(both) > 2 and overlap <= MAX_PARAPHRASE
-        is_same = len(both) > 1 and overlap >= 0.5
-        return bool(differing) and is_same and (is_paraphrase or not _is_qualified(new, old, both))
-    if differing - WEAK:
+    if differing.keys() - WEAK:
         return overlap >= 0.32
     least, shared = (0.6, 2) if differing else (0.7, 3)
     return (bool(differing) or not kinds) and overlap >= least and len(both) >= shared
 
 
-def _is_qualified(new: Statement, old: Statement, shared: frozenset[str]) -> bool:
-    """Whether other words stand before what both have: `mobile port`, `partner port`.
+def corrects(text: str, earlier: str) -> bool:
+    """Whether a short text has little but a value of the type that an earlier text states."""
+    if len(text) > MAX_CORRECTION_CHARS or len(earlier) > MAX_SENTENCE_CHARS:
+        return False
+    values = statement_of(text).values
+    one = [value for found in values.values() for value in found]
+    is_bare = len(one) == 1 and len(text) - len(one[0]) <= MAX_AROUND_VALUE
+    return is_bare and not values.keys().isdisjoint(statement_of(earlier).values)
 
-    Before three words or more that both have in a row they are no part of the subject.
+
+def _words(names: frozenset[str]) -> frozenset[str]:
+    """Return the words of names, which may be part of the subject."""
+    return frozenset(word for name in names for word in _WORD.findall(name))
+
+
+def _has_same_subject(new: Statement, old: Statement, common: frozenset[str]) -> bool:
+    """Whether two words in a row are in both, and no word that is comes after different ones.
+
+    `mobile port` and `partner port` are two subjects. Sentences that begin alike have to go on so.
     """
-    follows = {old.before[stem]: stem for stem in shared if stem in old.before}
-    for stem in shared:
-        one, other = new.before.get(stem), old.before.get(stem)
-        if one and other and one != other and not {one, other} & shared:
-            run, at = 1, stem
-            while run < MIN_RUN and (then := follows.get(at)) and new.before.get(then) == at:
-                run, at = run + 1, then
-            if run < MIN_RUN:
-                return True
-    return False
+    shared = new.before.keys() & old.before.keys()
+    pairs = [(stem, new.before[stem], old.before[stem]) for stem in shared]
+    begins, begun = (next(iter(each.before), "") for each in (new, old))
+    if begins == begun and len(shared) < min(len(new.before), len(old.before)):
+        return False
+    return not any(one and other and one != other for _, one, other in pairs) and any(
+        one == other and one in shared and not {stem, one} <= common for stem, one, other in pairs
+    )

@@ -48,6 +48,8 @@ CUT_SHARE = 0.25
 OPTIONAL_SHARE = 0.7
 """Values, older conclusions and what was only read take no more than this share of the room."""
 MIN_ITEM_TOKENS = 3
+MAX_STATING_CHARS = 300
+"""A longer message of a user asks for more than it states."""
 MAX_CLOSING_SHARE, MAX_WORK, TIMES = 0.06, 12, 3
 _RETAINED = frozenset({Section.STATED})
 _TALK = (Section.REQUESTS, Section.SAID, Section.STATED)
@@ -101,6 +103,8 @@ class Writer:
     ending: str = field(init=False)
     chosen: dict[Section, dict[int, str]] = field(init=False)
     items: dict[Section, list[str]] = field(init=False)
+    numbers: list[int] = field(default_factory=list)
+    """The numbers of the messages of what the user stated."""
 
     def __post_init__(self) -> None:
         digest, closing = self.digest, self.closing.text
@@ -115,9 +119,11 @@ class Writer:
             Section.STATED: [],
             Section.VALUES: [],
         }
-        for each in digest.stated.values():
-            if each.is_listed:
-                found[each.section].append(each.line)
+        listed = [each for each in digest.stated.values() if each.is_listed]
+        for each in sorted(listed, key=lambda each: each.at):
+            found[each.section].append(each.line)
+            if each.by_user:
+                self.numbers.append(each.at)
         wanted = [section for section in Section if section in self.sections]
         self.items = {section: list(map(sendable, found.get(section, ()))) for section in wanted}
         self.chosen = {section: {} for section in wanted}
@@ -140,6 +146,7 @@ class Writer:
         newest[Section.VALUES].sort(key=lambda at: values[at] not in strong)
         stated.sort(key=lambda at: listed[at] not in newer)
         told = [at for at in requests[1:] if numbers[at] in telling]
+        told.sort(key=lambda at: len(digest.requests[numbers[at]]) > MAX_STATING_CHARS)
         ran = self.items.get(Section.COMMANDS, [])
         newest[Section.COMMANDS].sort(key=lambda at: ran[at].endswith(f"{GAVE}ok"))
         yield Rank(Section.REQUESTS, requests[:1], 0.25)
@@ -267,7 +274,14 @@ class Writer:
                 if not is_shown and len(text) <= chars and budget:
                     left[section][at] = text
                     budget, chars = budget - 1, chars - len(text)
-        return "\n".join((HEADING, *self._sections(left))) if any(left.values()) else ""
+        if not any(left.values()):
+            return ""
+        stated = self.items.get(Section.STATED, [])  # listed ones as well: the order of all
+        left[Section.STATED] = {
+            at: f"@{number} {text}"
+            for at, (number, text) in enumerate(zip(self.numbers, stated, strict=False))
+        }
+        return "\n".join((HEADING, *self._sections(left)))
 
     def counts(self) -> tuple[SectionCount, ...]:
         """Return what became of the items of each section."""
