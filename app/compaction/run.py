@@ -25,16 +25,16 @@ from app.compaction.planning import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of
+from app.compaction.summaries.model_calls import SummariserRun
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
-from app.compaction.summaries.run import SummariserRun
-from app.compaction.summaries.sections import Closing
+from app.compaction.summaries.summariser import Summariser, read_user_messages, summarise_paged
+from app.compaction.summaries.summary_text import Closing
 from app.compaction.summaries.writing import SummaryScope, merged_unlisted, without_replaced
-from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
 from app.conversations.due import exceeds_messages
 from app.conversations.receipt import Compaction, CompactionPlan, NoCompaction, Trigger
 from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
-from app.conversations.visible import (
+from app.conversations.view_changes import (
     NO_PROVIDER_COMPACTION,
     summary_message_tokens,
     view_summary_tokens,

@@ -30,10 +30,11 @@ from app.compaction.run import (
     Executed,
 )
 from app.compaction.shown_history import tokens_of
-from app.compaction.summariser import Summariser
+from app.compaction.summaries.summariser import Summariser
 from app.conversations.conversation import ConversationState
 from app.conversations.due import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.events import EventType
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.partial_messages import (
     limits_of_oversized,
     reader_tool_tokens,
@@ -56,7 +57,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.stored_compactions import store_compaction
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import ShortenedMessage, Span, View, spans_through
-from app.conversations.visible import (
+from app.conversations.view_changes import (
     base_view,
     lacks_summary,
     view_summary_tokens,
@@ -64,7 +65,6 @@ from app.conversations.visible import (
     with_shortened,
     without_compaction,
 )
-from app.conversations.windows import ActiveWindows
 from app.formats.message import Role
 from app.jobs.leases import Leases
 from app.jobs.repository import Job, JobStatus

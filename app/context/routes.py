@@ -53,7 +53,7 @@ from app.http.routing import (
     services,
     tenant_of,
 )
-from app.models.overflow_errors import Verdict, VerdictKind, judge_error
+from app.models.error_verdicts import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import DYNAMIC_KINDS, section_from
 

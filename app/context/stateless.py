@@ -26,9 +26,9 @@ from app.common.answers import answer
 from app.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.summariser import Summariser
 from app.compaction.summaries.transcript import without_trailing_calls
 from app.compaction.summaries.writing import SummaryScope, digest_of
-from app.compaction.summariser import Summariser
 from app.conversations.receipt import ContextState
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of

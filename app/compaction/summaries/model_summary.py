@@ -31,6 +31,7 @@ from app.compaction.summaries.checklist import (
     with_kept,
 )
 from app.compaction.summaries.digest import Digest
+from app.compaction.summaries.model_calls import SummariserRun, SummariserSettings
 from app.compaction.summaries.prompt import (
     SummaryPrompt,
     SummaryRequest,
@@ -38,7 +39,6 @@ from app.compaction.summaries.prompt import (
     parse_answer,
     prompt_hash,
 )
-from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import SecretPatterns, compile_patterns, mask_secrets
 from app.compaction.summaries.transcript import (
     PartGroup,

@@ -17,19 +17,15 @@ from app.common.errors import NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
+from app.conversations.message_states import Visibility, visibility_of
 from app.conversations.messages.repository import UNPIN
 from app.conversations.messages.row import StoredMessage
 from app.conversations.messages.stored_results import Content, Original, StoredResults
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry, entry, newest_user_message
-from app.conversations.visible import (
-    Visibility,
-    base_view,
-    kept_with_pins,
-    start_of_last,
-    visibility_of,
-)
-from app.conversations.windows import ActiveWindows
+from app.conversations.view import start_of_last
+from app.conversations.view_changes import base_view, kept_with_pins
 from app.database.connections import Statement
 from app.formats.message import Role
 from app.policy.policy import StrategyName

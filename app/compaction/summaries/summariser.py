@@ -9,10 +9,10 @@ from dataclasses import replace
 from app.common.errors import ValidationError
 from app.compaction.summaries.checklist import read_kept, read_summary, split_kept
 from app.compaction.summaries.digest import Digest
+from app.compaction.summaries.model_calls import SummariserRun
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.run import SummariserRun
-from app.compaction.summaries.sections import NOTHING
+from app.compaction.summaries.summary_text import NOTHING
 from app.compaction.summaries.transcript import (
     summary_groups,
     transcript_groups,

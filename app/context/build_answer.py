@@ -20,7 +20,7 @@ from app.conversations.receipt import Observer
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
-from app.conversations.visible import NO_PROVIDER_COMPACTION, shown_entries
+from app.conversations.view_changes import NO_PROVIDER_COMPACTION, shown_entries
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
 from app.models.budget import estimate_of, measure, pressure_status
