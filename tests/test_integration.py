@@ -1,4 +1,4 @@
-"""The loops of docs/integration/ and the agent of docs/getting-started.md run as printed."""
+"""The loops of docs/integration/ run as printed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import httpx
 import pytest
 
 from app.formats.message import FormatName
-from examples.stand_in_model import Handler
 from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
 from tests.fake_providers import FakeProviders, Spent
@@ -232,28 +229,6 @@ def test_the_copy_of_a_client_equals_full_builds(format: FormatName, served: str
         service.post(f"{path}/overflow", json={"format": format})
         check()
     assert deltas == [False, *[True] * 8, False]
-
-
-def test_the_agent_of_the_tutorial_compacts(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its summary has what was said in turn 6, and the search says what hides the message."""
-    page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        try:
-            said = run_here(block(page, "python").replace(LOCAL, served))
-        finally:
-            server.shutdown()
-            thread.join()
-    ((printed,), (found,)) = (re.findall(r"^24 (\d+) comp", text, re.M) for text in (page, said))
-    assert abs(int(found) - int(printed)) < 200, found
-    assert "The budget is 4200 euros." in said
-    assert "summarised" in said.splitlines()[-1]
-    (active,) = re.findall(r"^(\S+) active$", said, re.MULTILINE)
-    undo = block(page, "sh", "/undo").replace(LOCAL, served).replace("COMPACTION", active)
-    assert json.loads(pasted(undo))
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")

@@ -148,22 +148,41 @@ def stand_in() -> Iterator[str]:
         thread.join()
 
 
-def test_the_python_session_can_be_pasted(served: str, stand_in: str) -> None:
-    """The Python session runs as printed, with the stand-in for the model."""
-    script = block(README, "python").replace(LOCAL, served)
-    given = {"OPENAI_BASE_URL": stand_in, "OPENAI_API_KEY": "none"}
-    said = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment(**given),
+def run_python(script: str, served: str, stand_in: str) -> str:
+    """Run a script with these in the place of the service and of the model; what it prints."""
+    return subprocess.run(
+        [sys.executable, "-c", script.replace(LOCAL, served)],
+        env=environment(OPENAI_BASE_URL=stand_in, OPENAI_API_KEY="none"),
         capture_output=True,
         text=True,
         check=True,
     ).stdout
+
+
+def test_the_agent_of_the_tutorial_compacts(served: str, stand_in: str) -> None:
+    """Its summary has what was said in turn 6, the search finds that, and undo is as printed."""
+    said = run_python(block(GETTING_STARTED, "python"), served, stand_in)
+    (turn, printed), (same, found) = (
+        re.findall(r"^(\d+) (\d+) compaction", text, re.MULTILINE)[0]
+        for text in (GETTING_STARTED, said)
+    )
+    assert same == turn and abs(int(found) - int(printed)) < 200, (same, found)
+    assert "The budget is 4200 euros." in said
+    assert "summarised" in said.splitlines()[-1]
+    (active,) = re.findall(r"^(\S+) active$", said, re.MULTILINE)
+    undo = block(GETTING_STARTED, "sh", "/undo").replace(LOCAL, served)
+    assert json.loads(pasted(undo.replace("COMPACTION", active)))
+
+
+def test_the_python_session_can_be_pasted(served: str, stand_in: str) -> None:
+    """The Python session runs as printed, with the stand-in for the model."""
+    said = run_python(block(README, "python"), served, stand_in)
     assert [line.partition(", ")[2] for line in said.splitlines()] == [
         "You said: My name is Ada.",
         "You said: What is my name?",
     ]
-    assert all(name in block(README, "sh", "export") for name in given)
+    names = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+    assert all(name in block(README, "sh", "export") for name in names)
 
 
 def test_the_demo_can_be_pasted(served: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,15 +211,11 @@ def search(life: Life, conversation: Conversation) -> None:
     entry = life.chance.choice(conversation.entries)
     expected = [] if entry.is_redacted else [entry.id]
     own, everywhere = f"{path(conversation)}/messages?content=view&query=", "/v1/search?query="
-    for where, limit in ((own, "searched_through_seq"), (everywhere, "indexed_before")):
+    both = ((own, "searched_through_seq", "id"), (everywhere, "indexed_before", "message_id"))
+    for where, limit, name in both:
         is_indexed = life.get(f"{where}{entry.mark}").body[limit] is None
         hits = life.pages(f"{where}{entry.mark}")
-        ids = (
-            hit.get("message_id", hit.get("id"))
-            for hit in hits
-            if hit["conversation_id"] == conversation.id
-        )
-        here = [*ids]
+        here = [hit[name] for hit in hits if hit["conversation_id"] == conversation.id]
         if here or is_indexed:
             life.equal(here, expected, f"the hits for {entry.mark}")
 
@@ -407,9 +403,7 @@ def clear_agent(life: Life, conversation: Conversation) -> None:
     answer = life.send("POST", f"/v1/agents/{life.agent}/clear")
     life.check(answer.ok, "a clear of an agent", answer)
     own = _of_agent(life)
-    life.equal(
-        answer.body["conversation_count"], len(own), "the conversations that a clear reaches"
-    )
+    life.equal(answer.body["conversation_count"], len(own), "the conversations of a clear")
     for one in own:
         one.clear()
 

@@ -323,7 +323,7 @@ class Digest:
                 self._restore(self.said, number, body)
             elif section in (Section.STATED, Section.VALUES):
                 self._state(item, by_user=section is Section.STATED, replaces=replaces)
-            elif section in self.work.entries:
+            elif section not in (None, Section.EARLIER, Section.REQUESTS, Section.SAID):
                 self.work.restore(section, item)
             elif item not in self.earlier:
                 self.earlier = f"{self.earlier}\n\n{item}".strip()

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, dropwhile, takewhile
@@ -265,15 +265,6 @@ def _values(values: Mapping[str, Any], max_chars: int) -> str:
 
 # --- the state --------------------------------------------------------------------------------
 
-_WORK = (
-    *(Section.TODO, Section.OPEN, Section.FAILED, Section.COMMANDS, Section.DONE, Section.EDITED),
-    *(Section.READ, Section.LOOKED, Section.REFERENCES),
-)
-
-
-def _no_entries() -> dict[Section, dict[str, str]]:
-    return {section: {} for section in _WORK}
-
 
 @dataclass(slots=True)
 class WorkState:
@@ -283,7 +274,7 @@ class WorkState:
     that the files are in.
     """
 
-    entries: dict[Section, dict[str, str]] = field(default_factory=_no_entries)
+    entries: dict[Section, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     root: str = ""
     pending: dict[str, ToolCall] = field(default_factory=dict)
     runs_since: Counter[str] = field(default_factory=Counter)
@@ -406,7 +397,8 @@ class WorkState:
             for section, each in self.entries.items()
         }
         found[Section.TODO] = list(self.entries[Section.TODO].values())
-        found[Section.OPEN] = list(dict.fromkeys((*found[Section.OPEN], *calls)))[-MAX_OPEN:]
+        opened = dict.fromkeys((*self.entries[Section.OPEN], *calls))
+        found[Section.OPEN] = list(opened)[-MAX_OPEN:]
         return found
 
     def _shorten_paths(self) -> None:

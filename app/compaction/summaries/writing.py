@@ -119,7 +119,7 @@ class Writer:
             if each.is_listed:
                 found[each.section].append(each.line)
         wanted = [section for section in Section if section in self.sections]
-        self.items = {section: list(map(sendable, found[section])) for section in wanted}
+        self.items = {section: list(map(sendable, found.get(section, ()))) for section in wanted}
         self.chosen = {section: {} for section in wanted}
 
     # --- choosing -------------------------------------------------------------------------

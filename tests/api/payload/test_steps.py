@@ -62,8 +62,6 @@ async def test_a_step_answers_like_an_append_a_report_and_a_build(
     assert got["tokens_used"] == built["tokens_used"]
     assert [place["seq"] for place in got["appended"]["messages"]] == [4, 5]
     assert got["appended"]["head_seq"] == appended["head_seq"] == got["through_seq"]
-    assert got["appended"].keys() == appended.keys()
-    assert got["reported"].keys() == reported.keys()
     for name in ("token_usage", "calibrated"):
         assert got["reported"][name] == reported[name]
     plain = await step(client, one)

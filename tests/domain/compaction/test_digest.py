@@ -248,14 +248,8 @@ WORDS = st.text(max_size=60) | st.sampled_from(
         *("I decided to go.", "The port is 80 here.", "Actually the port is 81 here.", "ok?"),
         *("## Requests", "- x", "- #3 x", HEADING, NOTHING, f"{MORE}x", "必ず日本語で。", "ok"),
         *("RULE: Use port 80.", "RULE:\nx", "#9 a", "a → b → c", "```\na\n```", "[x] #1 y"),
-        *(
-            "a\n  b",
-            "<output>x</output>",
-            "x. " * 90,
-            "in /a",
-            "/a/b/c.py, d.py",
-            "```\npytest\n```",
-        ),
+        *("a\n  b", "<output>x</output>", "x. " * 90, "in /a", "/a/b/c.py, d.py"),
+        "```\npytest\n```",
     ]
 )
 MESSAGES = st.lists(
