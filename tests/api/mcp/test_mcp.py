@@ -293,7 +293,7 @@ def test_no_input_is_a_500(
     headers = {"MCP-Protocol-Version": version, "Mcp-Method": method} if version else {}
     content, headers = json.dumps(body), ASKED | headers
     answer = httpx.post(f"{served}/mcp", content=content, headers=headers, timeout=60)
-    assert answer.status_code < 500, answer.text
+    assert answer.status_code < 500
 
 
 async def test_a_call_has_a_deadline(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +303,8 @@ async def test_a_call_has_a_deadline(settings: Settings, monkeypatch: pytest.Mon
     async with started(create_app(settings)) as client:
         answer = await client.post(f"/mcp?conversation_id={NOWHERE}", json=body, headers=ASKED)
     told = answer.json()["result"]
-    assert told["isError"]
-    assert told["content"][0]["text"] == "recall took longer than 0 s and was cancelled."
+    text = "recall took longer than 0 s and was cancelled."
+    assert (told["isError"], told["content"][0]["text"]) == (True, text)
 
 
 FOREIGN = [
