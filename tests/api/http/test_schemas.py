@@ -81,7 +81,6 @@ ASKED: list[tuple[str, Any, bool]] = [
     ("change_agent", {"policy": {"agent_tools": ["none_of_ours"]}}, False),
     ("change_agent", {"policy": {"agent_tools": ["recall"]}}, True),
     ("set_model", {"context_window": 9_000, "exact": None}, True),
-    ("compress", {"messages": []}, False),
     ("needs_compression", {"messages": MESSAGES, "context_window": 1}, True),
 ]
 
