@@ -35,14 +35,9 @@ from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.media import clean
 from app.formats.message import FormatName, Message
 from app.http.fields import MAX_TOKENS, Format, MessageObject, ModelName, RequestSchema, examples
-from app.models.budget import (
-    INEXACT_MARGIN,
-    Calibration,
-    Models,
-    estimate_of,
-    safety_margin,
-    scaled,
-)
+from app.models.budget import scaled
+from app.models.calibration import Calibration, estimate_of, safety_margin
+from app.models.model_info import INEXACT_MARGIN, Models
 from app.models.tokens import count_payload_messages, estimate_messages, estimate_tool_defs_tokens
 from app.policy.policy import CounterName
 from app.prompt.schemas import Tools

@@ -30,7 +30,9 @@ from app.conversations.pressure import (
 )
 from app.conversations.settings_resolver import SettingsResolver
 from app.formats.message import LOG_FORMAT, FormatName
-from app.models.budget import INEXACT_MARGIN, Usage, estimate_of, measure, pressure_status, teaches
+from app.models.budget import Usage, measure, pressure_status
+from app.models.calibration import estimate_of, teaches
+from app.models.model_info import INEXACT_MARGIN
 from app.models.usage import (
     Purpose,
     ReportItem,

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from app.common.answers import answer
 from app.common.errors import ValidationError
 from app.formats.message import FormatName
-from app.models.budget import ModelInfo, Usage
+from app.models.budget import Usage
+from app.models.model_info import ModelInfo
 
 MAX_REPORTED_TOKENS = 10**12
 """The largest number of tokens that is accepted."""

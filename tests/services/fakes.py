@@ -46,7 +46,7 @@ from app.database.connections import Store
 from app.formats import parse_tool
 from app.formats.message import FormatName
 from app.jobs.leases import Leases
-from app.models.budget import ModelInfo
+from app.models.model_info import ModelInfo
 from app.models.registry import ModelRegistry
 from app.models.tokenizer import LocalTokenizer
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
-from app.models.budget import ModelInfo
+from app.models.model_info import ModelInfo
 from app.models.usage import EXTRACTIVE, Completion, ModelCall, Purpose, UsageEntry, usage_entry
 from app.repositories import Database, Repositories
 

@@ -50,7 +50,7 @@ from app.compaction.summaries.transcript import (
 from app.compaction.summaries.writing import SummaryScope
 from app.conversations.messages.row import LogRow
 from app.conversations.view import Span
-from app.models.budget import INEXACT_MARGIN, Models, merged_entry
+from app.models.model_info import INEXACT_MARGIN, Models, merged_entry
 from app.models.tokens import Tokenizer
 from app.models.usage import Gateway, ModelCall
 

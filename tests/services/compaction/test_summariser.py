@@ -23,7 +23,7 @@ from app.compaction.summaries.summariser import Summariser
 from app.compaction.summaries.transcript import SourceText, take_chunk
 from app.compaction.summaries.writing import SummaryScope
 from app.formats.message import Message, Role, Text, ToolCall
-from app.models.budget import ModelInfo
+from app.models.model_info import ModelInfo
 from app.models.usage import Completion, ModelCall, TokenUsage
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)
