@@ -52,6 +52,7 @@ from app.repositories import FREQUENT, Database
 from app.settings import Settings
 from app.snapshots.exports import ExportService
 from app.snapshots.forks import ForkService
+from app.snapshots.imports import ImportService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
 from app.tenancy.api_keys import KeyService
@@ -188,14 +189,9 @@ class Services:
         slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
-        self.exports = ExportService(
-            database,
-            resolver,
-            outputs,
-            new_id,
-            utc_now,
-            (settings.max_body_bytes, settings.max_blob_bytes),
-        )
+        self.exports = ExportService(database, outputs, utc_now)
+        most_bytes = (settings.max_body_bytes, settings.max_blob_bytes)
+        self.imports = ImportService(database, resolver, outputs, new_id, utc_now, most_bytes)
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
         self.restores = RestoreService(
             database, outputs, active, log, self.conversations, MAX_BATCH
