@@ -50,9 +50,8 @@ from app.models.tokenizer import LocalTokenizer
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.exports import ExportService
+from app.snapshots.exports import ExportService, ImportService
 from app.snapshots.forks import ForkService
-from app.snapshots.imports import ImportService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
 from app.tenancy.api_keys import KeyService

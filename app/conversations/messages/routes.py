@@ -15,12 +15,12 @@ from app.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.common.pages import Page
 from app.common.schema_errors import NAME_PATTERN
 from app.conversations.conversation import Conversation
-from app.conversations.message_states import Visibility
 from app.conversations.messages.draft import is_message_id
 from app.conversations.messages.redactions import Redacted
 from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
+from app.conversations.messages.transcripts import Visibility
 from app.formats.message import FormatName, Role
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
-from app.conversations.message_states import State, Visibility
 from app.conversations.messages.stored_results import Content
+from app.conversations.messages.transcripts import State, Visibility
 from app.conversations.turns import entry, group_boundary_before
 from app.conversations.view import Span
 from app.formats.message import Role

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from app.repositories import Database
 from app.snapshots.columns import PAGES
-from app.snapshots.exports import ExportService
-from app.snapshots.imports import ImportService
+from app.snapshots.exports import ExportService, ImportService
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id
