@@ -17,13 +17,13 @@ from app.blobs.store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
 from app.compaction.service import CompactionService
+from app.compaction.summaries.model_calls import SummariserSettings
 from app.compaction.summaries.model_summary import ModelAccess
-from app.compaction.summaries.run import SummariserSettings
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
-from app.compaction.summariser import Summariser
+from app.compaction.summaries.summariser import Summariser
 from app.compaction.undo import ReceiptService
-from app.context.answer import BuildReplayService
 from app.context.build import ContextService
+from app.context.build_answer import BuildReplayService
 from app.context.model_entries import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless import StatelessService
@@ -34,11 +34,11 @@ from app.conversations.messages.redactions import RedactionService
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.other_conversations import OtherConversations
 from app.conversations.search.service import SearchService
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows import ActiveWindows
 from app.database.connections import Store, Timeouts
 from app.database.migrate import is_ready
 from app.jobs.leases import Leases
@@ -50,7 +50,7 @@ from app.models.tokenizer import LocalTokenizer
 from app.operation.recorder import MeasuredGateway, Telemetry
 from app.repositories import FREQUENT, Database
 from app.settings import Settings
-from app.snapshots.exports import ExportService
+from app.snapshots.exports import ExportService, ImportService
 from app.snapshots.forks import ForkService
 from app.snapshots.restores import RestoreService
 from app.snapshots.service import SnapshotService
@@ -188,14 +188,9 @@ class Services:
         slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)
         self.stateless = StatelessService(self.summariser, resolver, self.models, database, utc_now)
-        self.exports = ExportService(
-            database,
-            resolver,
-            outputs,
-            new_id,
-            utc_now,
-            (settings.max_body_bytes, settings.max_blob_bytes),
-        )
+        self.exports = ExportService(database, outputs, utc_now)
+        most_bytes = (settings.max_body_bytes, settings.max_blob_bytes)
+        self.imports = ImportService(database, resolver, outputs, new_id, utc_now, most_bytes)
         self.forks = ForkService(database, resolver, active, self.blob_store, new_id)
         self.restores = RestoreService(
             database, outputs, active, log, self.conversations, MAX_BATCH

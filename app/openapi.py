@@ -26,7 +26,7 @@ from app.common.errors import Forbidden, RateLimited, Unauthenticated
 from app.conversations.event_routes import StreamedEvent
 from app.conversations.listing import METADATA_FILTER
 from app.http.bodies import EncodedBody, UnknownParameter
-from app.http.errors import ProblemAnswer, problems_of
+from app.http.errors import ProblemAnswer, error_answers
 from app.http.fields import RequestSchema, ResponseSchema
 
 DESCRIPTION = """\
@@ -70,7 +70,7 @@ _INFO = {
 _SERVERS = [{"url": "/", "description": "The service that publishes this description."}]
 
 _AUTHENTICATION_REFUSALS = {
-    name: problems_of(kind)
+    name: error_answers(kind)
     for name, kind in (
         ("Unauthenticated", Unauthenticated),
         ("Forbidden", Forbidden),
@@ -79,7 +79,7 @@ _AUTHENTICATION_REFUSALS = {
 }
 """The error responses of the authentication middleware, by component (rule 2)."""
 
-_UNREAD_REFUSALS = {kind.__name__: problems_of(kind) for kind in (UnknownParameter, EncodedBody)}
+_UNREAD_REFUSALS = {kind.__name__: error_answers(kind) for kind in (UnknownParameter, EncodedBody)}
 """The errors of requests that are refused before their body is read, by component (rule 4)."""
 
 _INVALID_HTTP = {

@@ -21,14 +21,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from app.common import json_text, logs
+from app.common import logs
 from app.common.errors import ServiceUnavailable
 from app.composition import Services
 from app.conversations.search.index import index_all
-from app.jobs.leases import Leases
+from app.jobs.leases import MAX_ATTEMPTS, Leases
 from app.jobs.repository import Claim
 from app.operation.recorder import serve_metrics
-from app.repositories import Database
 from app.settings import Settings
 
 GRACE_SECONDS = 3.0
@@ -37,10 +36,6 @@ GRACE_BESIDE_API_SECONDS = 1.0
 """The same in the API's process, after the grace period of its requests."""
 RELEASE_SECONDS = 1.0
 """How long it may take to release the leases of work that is cancelled."""
-MAX_ATTEMPTS = 10
-MAX_DELAY_SECONDS = 60.0
-GIVEN_UP_PAUSE_SECONDS = 600.0
-"""The pause of a conversation whose work failed `MAX_ATTEMPTS` times."""
 
 Work = Callable[[str, str, str | None], Awaitable[None]]
 """Called with a tenant, a conversation and a job: runs the job; for None the due compaction."""
@@ -58,7 +53,6 @@ class Worker:
     - `measure` records metrics of the work on a job, or None.
     """
 
-    database: Database
     leases: Leases
     work: Work
     concurrency: int = 4
@@ -134,42 +128,14 @@ class Worker:
     async def _run(self, claim: Claim) -> None:
         """Do the work of a claim. After an error it is claimed again, or given up."""
         if claim.attempts > MAX_ATTEMPTS:  # each of these attempts ended with its process
-            await self._give_up(claim)
+            await self.leases.give_up(claim)
             return
         try:
             async with self.leases.renewed(claim):
                 with self.measure(claim.job_id):
                     await self.work(claim.tenant_id, claim.conversation_id, claim.job_id)
         except Exception as error:
-            await self._retry_or_give_up(claim, error)
-
-    async def _retry_or_give_up(self, claim: Claim, error: Exception) -> None:
-        data = {
-            "conversation_id": claim.conversation_id,
-            "job_id": claim.job_id,
-            "attempts": claim.attempts,
-            "error": type(error).__name__,
-            "places": logs.places(error),
-        }
-        if claim.attempts < MAX_ATTEMPTS:
-            _log.warning("job_interrupted", extra={"data": data})
-            delay = min(2.0 ** (claim.attempts - 1), MAX_DELAY_SECONDS)
-            await self.leases.retry_later(claim, delay)
-        else:
-            _log.error("job_given_up", extra={"data": data})
-            await self._give_up(claim)
-
-    async def _give_up(self, claim: Claim) -> None:
-        with suppress(ServiceUnavailable):  # then the next worker that claims it gives it up
-            async with self.database.session() as session:
-                key = claim.conversation_id
-                if claim.job_id is None:
-                    await session.jobs.postpone(key, GIVEN_UP_PAUSE_SECONDS)
-                else:
-                    detail = "The job was interrupted too many times"
-                    error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
-                    await session.jobs.change(key, claim.job_id, "failed", error=error)
-            await self.leases.release(claim.conversation_id, claim.holder)
+            await self.leases.retry_or_give_up(claim, error)
 
     async def _repeat(self, name: str, chore: Chore, seconds: float) -> None:
         """Do a chore now and then at an interval, also after a failure."""
@@ -202,7 +168,6 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
 def worker_of(settings: Settings, services: Services) -> Worker:
     """Return the worker for these settings, over the services of its process."""
     return Worker(
-        services.database,
         services.leases,
         services.compaction.work,
         concurrency=settings.worker_concurrency,

@@ -25,27 +25,18 @@ TIMES = 20
 
 PUBLISHED = Path(__file__).parents[1] / "openapi" / "openapi.json"
 _validated: Counter[tuple[int, int]] = Counter()
-
-
-@cache
-def _document() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(PUBLISHED.read_text("utf-8"))
-    return document
-
-
-@cache
-def _operations() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
-    return [
-        (re.compile(f"{method.upper()} " + re.sub(r"{\w+}", "[^/]+", path)), operation)
-        for path, operations in _document()["paths"].items()
-        for method, operation in operations.items()
-    ]
+DOCUMENT: dict[str, Any] = json.loads(PUBLISHED.read_text("utf-8"))
+OPERATIONS = [
+    (re.compile(f"{method.upper()} " + re.sub(r"{\w+}", "[^/]+", path)), operation)
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+]
 
 
 @cache
 def _validator(index: int, status: int) -> Any:
-    answer = _operations()[index][1]["responses"][str(status)]
-    components = _document()["components"]
+    answer = OPERATIONS[index][1]["responses"][str(status)]
+    components = DOCUMENT["components"]
     if "$ref" in answer:
         answer = components["responses"][answer["$ref"].rpartition("/")[2]]
     (content,) = answer["content"].values()
@@ -57,7 +48,7 @@ def require_described(answer: httpx.Response) -> None:
     """Assert that an answer is one that its operation describes, if it has one."""
     path = answer.request.url.raw_path.decode().partition("?")[0]
     called = f"{answer.request.method} {path}"
-    for index, (pattern, _) in enumerate(_operations()):
+    for index, (pattern, _) in enumerate(OPERATIONS):
         if pattern.fullmatch(called) and answer.is_closed and answer.status_code != 500:
             place = (index, answer.status_code)
             _validated[place] += 1

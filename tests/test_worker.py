@@ -24,11 +24,11 @@ from app.conversations.conversation import StoredSettings as Layer
 from app.database.connections import Store
 from app.database.embedded import running
 from app.database.migrate import migrate
-from app.jobs.leases import Leases
+from app.jobs.leases import MAX_ATTEMPTS, Leases
 from app.jobs.repository import Job
 from app.repositories import Database
 from app.settings import Settings
-from app.worker import MAX_ATTEMPTS, Work, Worker, worker_of
+from app.worker import Work, Worker, worker_of
 from tests.commands import COMMAND, environment
 from tests.conftest import execute
 from tests.patience import PATIENCE_SECONDS
@@ -112,14 +112,7 @@ class Place:
         self, work: Work, *, concurrency: int = 4, poll_seconds: float = POLL_SECONDS, **more: Any
     ) -> Worker:
         """Return a worker on this database, quick to notice."""
-        return Worker(
-            self.database,
-            self.leases,
-            work,
-            concurrency=concurrency,
-            poll_seconds=poll_seconds,
-            **more,
-        )
+        return Worker(self.leases, work, concurrency=concurrency, poll_seconds=poll_seconds, **more)
 
     async def conversation(self) -> str:
         """Create a conversation."""
@@ -326,7 +319,7 @@ async def work(tenant_id, conversation_id, job_id):
 async def main(url):
     store = Store(url, max_size=2)
     database = Database(store)
-    worker = Worker(database, Leases(database, new_id, 1.0), work, poll_seconds=0.1)
+    worker = Worker(Leases(database, new_id, 1.0), work, poll_seconds=0.1)
     async with worker.running():
         await asyncio.Event().wait()
 

@@ -38,7 +38,7 @@ def in_body(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**error, "loc": ("body", *error["loc"])} for error in errors]
 
 
-def problems_of(errors: Iterable[Mapping[str, Any]], body: Any) -> tuple[Problem, ...]:
+def schema_problems(errors: Iterable[Mapping[str, Any]], body: Any) -> tuple[Problem, ...]:
     """Return the errors of a request with this body, one for each place."""
     messages: dict[str, list[str]] = {}
     for error in errors:

@@ -31,7 +31,7 @@ from app.conversations.receipt import (
 )
 from app.conversations.turns import Entry, protected
 from app.conversations.view import WHOLE, Span, Summary, View, overlap
-from app.conversations.visible import (
+from app.conversations.view_changes import (
     agent_tools_tokens,
     shown_entries,
     view_after,

@@ -17,7 +17,7 @@ from app.conversations.messages.routes import MessagePage, transcript
 from app.conversations.receipt import CompactResult
 from app.http import cursors, errors
 from app.http.bodies import Json
-from app.http.errors import ProblemAnswer, problems_of
+from app.http.errors import ProblemAnswer, error_answers
 from app.http.fields import UUID, NoFields, ResponseSchema
 from app.http.routing import (
     ConversationPath,
@@ -102,7 +102,7 @@ class StrategyList(cursors.Page[Strategy]):
     response_model=CompactResult,
     responses={
         202: {"model": Job, "description": "With `wait=false`: the job to poll."},
-        **problems_of(Conflict, ValidationError, ContextLimitUnknown),
+        **error_answers(Conflict, ValidationError, ContextLimitUnknown),
     },
 )
 async def compact(
@@ -177,7 +177,7 @@ async def expand_compaction(
     f"{_PATH}/compactions/{{compaction_id}}/undo",
     summary="Undo a compaction",
     tags=_TAGS,
-    responses=problems_of(Conflict),
+    responses=error_answers(Conflict),
 )
 async def undo_compaction(
     request: Request,

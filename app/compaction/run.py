@@ -1,4 +1,4 @@
-"""One compaction: its plan, the summaries that carry it out, and its receipt.
+"""One compaction: plans it, makes its summaries, and returns its receipt.
 
 Nothing is stored here, and no session is open while a model is called.
 """
@@ -25,16 +25,16 @@ from app.compaction.planning import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of
+from app.compaction.summaries.model_calls import SummariserRun
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
-from app.compaction.summaries.run import SummariserRun
-from app.compaction.summaries.sections import Closing
+from app.compaction.summaries.summariser import Summariser, read_user_messages, summarise_paged
+from app.compaction.summaries.summary_text import Closing
 from app.compaction.summaries.writing import SummaryScope, merged_unlisted, without_replaced
-from app.compaction.summariser import Summariser, read_user_messages, summarise_paged
 from app.conversations.due import exceeds_messages
 from app.conversations.receipt import Compaction, CompactionPlan, NoCompaction, Trigger
 from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
-from app.conversations.visible import (
+from app.conversations.view_changes import (
     NO_PROVIDER_COMPACTION,
     summary_message_tokens,
     view_summary_tokens,
@@ -113,7 +113,7 @@ class CompactionRun:
 
     @property
     def model(self) -> str | None:
-        """The model that summarises, None for the built-in summariser.
+        """The model that summarises, None for the `extractive` summariser.
 
         Raises ValidationError for one that is not allowed.
         """

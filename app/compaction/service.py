@@ -1,4 +1,4 @@
-"""Compactions that a caller requests, that a build needs, or that are due in the background.
+"""Compactions that a caller requests, that a build needs, or that are due: when, and their storing.
 
 1. One compaction of a conversation runs at a time, in whichever process: it holds a lease. A forced
    one waits for another to end; a build does not. A worker holds the lease of what it claimed: its
@@ -30,10 +30,11 @@ from app.compaction.run import (
     Executed,
 )
 from app.compaction.shown_history import tokens_of
-from app.compaction.summariser import Summariser
+from app.compaction.summaries.summariser import Summariser
 from app.conversations.conversation import ConversationState
 from app.conversations.due import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.events import EventType
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.partial_messages import (
     limits_of_oversized,
     reader_tool_tokens,
@@ -56,7 +57,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.stored_compactions import store_compaction
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import ShortenedMessage, Span, View, spans_through
-from app.conversations.visible import (
+from app.conversations.view_changes import (
     base_view,
     lacks_summary,
     view_summary_tokens,
@@ -64,7 +65,6 @@ from app.conversations.visible import (
     with_shortened,
     without_compaction,
 )
-from app.conversations.windows import ActiveWindows
 from app.formats.message import Role
 from app.jobs.leases import Leases
 from app.jobs.repository import Job, JobStatus
@@ -271,7 +271,7 @@ class CompactionService:
         """Make the summary that a build needs because it cannot send a provider's item.
 
         What is shown stays the same, so epochs with the item go on [compaction.provider-item].
-        Without a usable model the built-in summariser makes it. Returns what it had to do without.
+        Without a usable model the `extractive` summariser does. Returns what it had to do without.
         """
         source = await self._read(tenant_id, conversation_id, settings)
         if source.state.view_version != view_version or not lacks_summary(source.view):

@@ -14,6 +14,7 @@ from app.conversations.conversation import Conversation
 from app.conversations.due import resume_at_tokens
 from app.conversations.events import EventType
 from app.conversations.messages.row import StoredMessage
+from app.conversations.moving_window import ActiveWindows, view_state_of
 from app.conversations.receipt import (
     FACTS,
     PROVIDER_ITEM_SUMMARY,
@@ -25,8 +26,7 @@ from app.conversations.receipt import (
 )
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import SectionCount, Summary, overlap, spans_through
-from app.conversations.visible import kept_seqs, kept_with_pins
-from app.conversations.windows import ActiveWindows, view_state_of
+from app.conversations.view_changes import kept_seqs, kept_with_pins
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
 

@@ -5,11 +5,11 @@ Each step is a function from a value to the next:
     read      conversation, last epoch, and what a cached payload of it lacks, in one select; none
               of it after an append in the same request, if nothing else happened since
     settings  of the conversation, its agent and this request
-    view      the last epoch's view while it holds, else a new one: `view.py`
+    view      the last epoch's view while it holds, else a new one: `choose_view.py`
     fit       clear tool results, compact, or reduce without a model; continue the last epoch or
-              begin a new one, and render, until the payload fits: `fit.py`, `epoch.py`
+              begin a new one, and render, until the payload fits: `fit.py`, `epoch_reasons.py`
     record    the start of a new epoch
-    answer    items to the provider's request: `answer.py`
+    answer    items to the provider's request: `build_answer.py`
 
 A step that changes the conversation, or finds it changed, returns `Changed`: then the build reads
 it again.
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
-from app.context.answer import RecordedBuild, respond, with_shown
+from app.context.build_answer import RecordedBuild, respond, with_shown
 from app.context.choose_view import choose_view
 from app.context.epoch_reasons import EpochChoice
 from app.context.fit import Fitted, fit
@@ -52,7 +52,7 @@ from app.conversations.messages.service import Appended
 from app.conversations.pressure import BudgetStatus, read_budget, stored_usage_of
 from app.conversations.receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
 from app.formats import PROVIDERS
-from app.models.overflow_errors import Verdict, VerdictKind
+from app.models.error_verdicts import Verdict, VerdictKind
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import RequestSettings, check_tools, digest
 

@@ -26,7 +26,7 @@ from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENE
 from app.conversations.receipt import SlidingCut
 from app.conversations.turns import Entry, newest_user_message
 from app.conversations.view import Span, View, spans_beside, spans_through, union
-from app.conversations.visible import (
+from app.conversations.view_changes import (
     base_view,
     lacks_summary,
     lasting_agent_tools,

@@ -37,7 +37,7 @@ from app.conversations.pressure import is_suspended
 from app.conversations.receipt import PENDING, CompactionPlan, NoCompaction, Trigger
 from app.conversations.turns import Entry, entry
 from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
-from app.conversations.visible import base_view, with_shortened, without_item
+from app.conversations.view_changes import base_view, with_shortened, without_item
 from app.formats import PROVIDERS
 from app.formats.message import Role
 from app.models.budget import Pressure, pressure_status

@@ -19,7 +19,7 @@ from app.http import cursors
 from app.http.cursors import Deleted, Page
 from app.http.fields import RequestSchema, Tokens, examples
 from app.http.routing import Cursor, Limit, ModelPath, WireRoute, model_from, services, tenant_of
-from app.models.budget import ModelInfo, Models, merged_entry
+from app.models.model_info import ModelInfo, Models, merged_entry
 from app.repositories import Database
 
 router = APIRouter(route_class=WireRoute, tags=["models"])

@@ -14,9 +14,9 @@ from app.conversations.partial_messages import MIN_SHORTENED_TOKENS, cut_after, 
 from app.conversations.receipt import CompactResult, unchanged
 from app.conversations.turns import Entry
 from app.conversations.view import View
-from app.conversations.visible import with_shortened, without_item
+from app.conversations.view_changes import with_shortened, without_item
 from app.models.budget import Limits, Usage, measure
-from app.models.overflow_errors import VerdictKind
+from app.models.error_verdicts import VerdictKind
 from app.policy.policy import StrategyName
 
 

@@ -21,7 +21,7 @@ from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
 from app.formats.base import Provider, System, SystemPrompt
 from app.formats.message import FormatName
-from app.models.budget import O200K
+from app.models.model_info import O200K
 from app.payload.items import (
     MAX_BREAKPOINTS,
     BreakpointPosition,

@@ -41,7 +41,7 @@ from app.conversations.receipt import CompactResult, ContextState
 from app.formats.message import FormatName
 from app.http import cursors
 from app.http.bodies import Json, MalformedJson, require_small_messages, size_of_body
-from app.http.errors import problems_of
+from app.http.errors import error_answers
 from app.http.fields import MAX_TOKENS
 from app.http.routing import (
     ConversationPath,
@@ -53,14 +53,14 @@ from app.http.routing import (
     services,
     tenant_of,
 )
-from app.models.overflow_errors import Verdict, VerdictKind, judge_error
+from app.models.error_verdicts import Verdict, VerdictKind, judge_error
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import DYNAMIC_KINDS, section_from
 
 router = APIRouter(route_class=WireRoute, tags=["context"])
 
 _PATH = "/v1/conversations/{conversation_id}"
-_BUILD = problems_of(Conflict, ValidationError, ContextLimitUnknown, ContextOverflow)
+_BUILD = error_answers(Conflict, ValidationError, ContextLimitUnknown, ContextOverflow)
 _DEFAULT = ContextRequest()
 NOTHING_STORED: Mapping[str, Any] = {"appended": None, "reported": None}
 """What the answer to a build has in addition, without an append and a report."""
@@ -78,7 +78,7 @@ _OTHER_ERROR = "This error does not mean that the input is too long or the outpu
     f"{_PATH}/context",
     summary="Build the payload for the next model call",
     response_model=BuiltContext,
-    responses=_BUILD | problems_of(Conflict, UnpairedToolResult),
+    responses=_BUILD | error_answers(Conflict, UnpairedToolResult),
 )
 @direct
 async def build_context(
@@ -150,7 +150,9 @@ def _located(pointer: str, facts: Mapping[str, Any] | None = None) -> Iterator[N
 
 
 @router.get(
-    f"{_PATH}/context", summary="Read the payload of an earlier build", responses=problems_of(Gone)
+    f"{_PATH}/context",
+    summary="Read the payload of an earlier build",
+    responses=error_answers(Gone),
 )
 async def get_context(
     request: Request,
@@ -171,7 +173,7 @@ async def get_context(
 @router.get(
     f"{_PATH}/context/preview",
     summary="Preview the next build",
-    responses=_BUILD | problems_of(MalformedJson, PayloadTooLarge),
+    responses=_BUILD | error_answers(MalformedJson, PayloadTooLarge),
 )
 async def preview_context(
     request: Request,

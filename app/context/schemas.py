@@ -35,7 +35,8 @@ from app.http.fields import (
     Tokens,
     examples,
 )
-from app.models.budget import ContextBudget, Estimate, Pressure
+from app.models.budget import ContextBudget, Pressure
+from app.models.calibration import Estimate
 from app.models.usage import ReportItem, TokenUsage, UsageFigures, UsageRow
 from app.policy.policy import StrategyName
 from app.prompt.schemas import MAX_CONTENT_CHARS, Sections, Tools

@@ -20,19 +20,20 @@ from app.common import json_text
 from app.common.concurrency import in_thread_if
 from app.compaction.reduction import tool_output_tokens, with_excluded
 from app.compaction.service import CompactionService
-from app.compaction.summariser import Summariser
+from app.compaction.summaries.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
 from app.conversations.conversation import ConversationState
 from app.conversations.epoch import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.service import Appended
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.other_conversations import OtherConversations
 from app.conversations.receipt import UNOBSERVED, CompactResult, Observer
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, entry, open_call_seqs, with_pins
 from app.conversations.view import WHOLE_VIEW, View
-from app.conversations.visible import (
+from app.conversations.view_changes import (
     NO_PROVIDER_COMPACTION,
     agent_tools_tokens,
     shortened_entries,
@@ -41,7 +42,6 @@ from app.conversations.visible import (
     with_shortened,
     with_shown_item,
 )
-from app.conversations.windows import ActiveWindows
 from app.formats.message import FormatName
 from app.models.budget import Limits, Usage
 from app.payload.assembler import Assembler

@@ -26,23 +26,18 @@ from app.common.answers import answer
 from app.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.summariser import Summariser
 from app.compaction.summaries.transcript import without_trailing_calls
 from app.compaction.summaries.writing import SummaryScope, digest_of
-from app.compaction.summariser import Summariser
 from app.conversations.receipt import ContextState
 from app.conversations.settings_resolver import SettingsResolver, applied_calibration
 from app.formats import PROVIDERS, parse_tool, tools_of
 from app.formats.media import clean
 from app.formats.message import FormatName, Message
 from app.http.fields import MAX_TOKENS, Format, MessageObject, ModelName, RequestSchema, examples
-from app.models.budget import (
-    INEXACT_MARGIN,
-    Calibration,
-    Models,
-    estimate_of,
-    safety_margin,
-    scaled,
-)
+from app.models.budget import scaled
+from app.models.calibration import Calibration, estimate_of, safety_margin
+from app.models.model_info import INEXACT_MARGIN, Models
 from app.models.tokens import count_payload_messages, estimate_messages, estimate_tool_defs_tokens
 from app.policy.policy import CounterName
 from app.prompt.schemas import Tools
@@ -182,7 +177,7 @@ class ContextResult:
 @answer()
 @dataclass(frozen=True, slots=True)
 class MessageSummary:
-    """A summary, and the model that made it, `extractive` for the built-in summariser."""
+    """A summary, and the model that made it, `extractive` without one."""
 
     summary: str
     """The summary."""

@@ -20,7 +20,9 @@ from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
 from app.formats.message import FormatName
-from app.models.budget import DECAY, ENOUGH_REPORTS, INEXACT_MARGIN, MIN_MARGIN, Calibration, Usage
+from app.models.budget import Usage
+from app.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibration
+from app.models.model_info import INEXACT_MARGIN
 from app.models.usage import (
     CallTotals,
     Purpose,

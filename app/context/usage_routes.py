@@ -12,7 +12,7 @@ from app.common.errors import Conflict
 from app.common.schema_errors import DAY_PATTERN
 from app.context.schemas import ReportPage, UsageAnswer, UsageRequest, UsageTotalsAnswer
 from app.http import cursors
-from app.http.errors import problems_of
+from app.http.errors import error_answers
 from app.http.fields import AgentId
 from app.http.routing import (
     ConversationPath,
@@ -47,7 +47,7 @@ _LAST = f"Last day (UTC), today by default; the range has at most {MAX_DAYS} day
 @router.post(
     f"{_PATH}/usage",
     summary="Report a call's usage",
-    responses=problems_of(Conflict),
+    responses=error_answers(Conflict),
     tags=["context"],
 )
 async def report_usage(

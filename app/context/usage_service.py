@@ -12,13 +12,14 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.common.pages import Page
-from app.context.answer import find_build
+from app.context.build_answer import find_build
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import CachedPayload, PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
 from app.conversations.conversation import Conversation
 from app.conversations.epoch import BuildId, Epoch, model_in, payload_stream_of
 from app.conversations.from_rows import epoch_start_from
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.pressure import (
     LastReport,
     judge,
@@ -28,9 +29,10 @@ from app.conversations.pressure import (
     usage_of,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows import ActiveWindows
 from app.formats.message import LOG_FORMAT, FormatName
-from app.models.budget import INEXACT_MARGIN, Usage, estimate_of, measure, pressure_status, teaches
+from app.models.budget import Usage, measure, pressure_status
+from app.models.calibration import estimate_of, teaches
+from app.models.model_info import INEXACT_MARGIN
 from app.models.usage import (
     Purpose,
     ReportItem,

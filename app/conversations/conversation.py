@@ -18,7 +18,7 @@ from app.common.errors import ValidationError
 from app.conversations.messages.row import NO_CALLS, Calls
 from app.conversations.view import WHOLE_LOG_WINDOW, ActiveWindow, Span, marker_of
 from app.formats import parse_tool
-from app.models.budget import Calibration
+from app.models.calibration import Calibration
 
 INHERIT: Final = "inherit"
 OwnWindow = int | None | Literal["inherit"]

@@ -27,7 +27,7 @@ from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, window_from
 from app.database.sql import read
 from app.formats.message import FormatName, Role
-from app.models.budget import Calibration
+from app.models.calibration import Calibration
 
 # Settings can be large and change rarely. PostgreSQL returns them only if the version that this
 # process has cached, named by the parameters `cached_…`, is outdated.

@@ -1,4 +1,4 @@
-"""The pressure of a conversation, and when a compaction is due.
+"""How full the context window of a conversation is: its budget and pressure.
 
 1. The budget is read from a conversation's state instead of its log. The estimate is that of the
    next build: from the running token sums of the log, and from what the last build had beyond them.
@@ -17,10 +17,10 @@ from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.epoch import Epoch, payload_stream_of
 from app.conversations.events import EventType
 from app.conversations.from_rows import epoch_start_from
+from app.conversations.moving_window import tokens_in
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.view import Span, overlap
-from app.conversations.visible import lasting_agent_tools, start_of_last
-from app.conversations.windows import tokens_in
+from app.conversations.view import Span, overlap, start_of_last
+from app.conversations.view_changes import lasting_agent_tools
 from app.models.budget import (
     ContextBudget,
     Limits,

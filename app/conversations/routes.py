@@ -30,7 +30,7 @@ from app.conversations.schemas import (
 from app.http import cursors
 from app.http.bodies import Json
 from app.http.cursors import Deleted
-from app.http.errors import problems_of
+from app.http.errors import error_answers
 from app.http.fields import MAX_SEQ, NoFields
 from app.http.routing import (
     AgentPath,
@@ -60,7 +60,7 @@ Version = Annotated[int, Path(ge=1, le=MAX_SEQ, description="Version of the list
     status_code=201,
     summary="Create a conversation",
     response_model=ShownConversation,
-    responses=problems_of(Conflict),
+    responses=error_answers(Conflict),
 )
 async def create_conversation(request: Request, body: ConversationCreate) -> Response:
     """Create an empty conversation; its own settings override those of its agent.
@@ -117,7 +117,7 @@ async def get_conversation(
 @router.patch(
     "/v1/conversations/{conversation_id}",
     summary="Change a conversation",
-    responses=problems_of(Conflict),
+    responses=error_answers(Conflict),
 )
 async def change_conversation(
     request: Request, conversation_id: ConversationPath, body: ConversationPatch
@@ -176,7 +176,7 @@ async def clear_conversation(
     status_code=201,
     summary="Create an agent",
     response_model=ShownAgent,
-    responses=problems_of(Conflict),
+    responses=error_answers(Conflict),
 )
 async def create_agent(request: Request, body: AgentCreate) -> Response:
     """Create an agent; its conversations inherit its settings.

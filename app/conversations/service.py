@@ -17,6 +17,7 @@ from app.common.pages import UNBOUNDED, Bound, Place
 from app.conversations.conversation import NO_SETTINGS, Agent, Conversation
 from app.conversations.listing import ConversationFilter
 from app.conversations.messages.stored_results import DeleteConversationObjects
+from app.conversations.moving_window import clear_windows
 from app.conversations.pressure import read_budgets
 from app.conversations.repository import id_taken, own_id_of
 from app.conversations.schemas import (
@@ -28,7 +29,6 @@ from app.conversations.schemas import (
     SettingsPatch,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows import clear_windows
 from app.policy.policy import Policy
 from app.repositories import Database
 from app.tenancy.repository import DELETE, REVOKE_KEYS, SOME_CONVERSATIONS

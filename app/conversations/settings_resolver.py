@@ -21,18 +21,9 @@ from app.conversations.conversation import Conversation
 from app.conversations.epoch import Epoch, EpochStart
 from app.formats import ToolDefinition, tool_from, tools_of
 from app.formats.message import FormatName
-from app.models.budget import (
-    INEXACT_MARGIN,
-    NO_REPORTS,
-    Calibration,
-    Limits,
-    ModelInfo,
-    Models,
-    limits_for,
-    merged_entry,
-    resolve_context_window,
-    safety_margin,
-)
+from app.models.budget import Limits, limits_for, resolve_context_window
+from app.models.calibration import NO_REPORTS, Calibration, safety_margin
+from app.models.model_info import INEXACT_MARGIN, ModelInfo, Models, merged_entry
 from app.models.registry import start_factor
 from app.models.tokens import ESTIMATES, CountText, Tokenizer
 from app.policy.policy import (

@@ -17,18 +17,18 @@ from app.conversations.conversation import Conversation
 from app.conversations.epoch import PROVIDER_COMPACTED, model_in
 from app.conversations.events import EventType
 from app.conversations.messages.draft import Draft
+from app.conversations.moving_window import ActiveWindows, view_state_of
 from app.conversations.pressure import stored_usage_of
 from app.conversations.receipt import Compaction, CompactResult, Trigger, ViewState, result_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, spans_through
-from app.conversations.visible import (
+from app.conversations.view_changes import (
     base_view,
     kept_seqs,
     provider_item,
     view_behind_item,
     with_view,
 )
-from app.conversations.windows import ActiveWindows, view_state_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
 from app.formats.reasoning import OPENAI, readable_summary

@@ -338,6 +338,16 @@ def spans_through(spans: Sequence[Span], head_seq: int) -> list[Span]:
     return [span for span in ended if span.start < span.end]
 
 
+def start_of_last(spans: Sequence[Span], head_seq: int, count: int) -> int:
+    """Return the seq at which the last `count` messages of these spans begin, 1 for all."""
+    for span in reversed(spans_through(spans, head_seq)):
+        size = span.end - span.start
+        if count <= size:
+            return span.end - count
+        count -= size
+    return 1
+
+
 # --- the active window ----------------------------------------------------------------------------
 
 TICK = timedelta(microseconds=1)

@@ -34,8 +34,7 @@ from app.common.errors import (
     ValidationError,
 )
 from app.common.logs import places, request_id
-from app.common.schema_errors import in_body, pointer_to
-from app.common.schema_errors import problems_of as schema_problems
+from app.common.schema_errors import in_body, pointer_to, schema_problems
 from app.common.texts import sendable_json
 from app.http.bodies import EncodedBody, UnknownParameter, dump
 from app.http.fields import ResponseSchema, examples
@@ -184,7 +183,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
-def problems_of(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
+def error_answers(*kinds: type[ContextError]) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI `responses` of an operation with these errors."""
     codes: dict[int, dict[str, None]] = {}
     for kind in kinds:

@@ -68,7 +68,7 @@ from app.http.bodies import (
 from app.http.errors import (
     answer_error,
     answer_unexpected,
-    problems_of,
+    error_answers,
     refuse_unknown_query,
     validated,
     validation_error,
@@ -313,7 +313,7 @@ class WireRoute(APIRoute):
         options["operation_id"] = options.get("operation_id") or endpoint.__name__
         super().__init__(path, endpoint, **options)
         if path.startswith("/v1/"):
-            self.responses = problems_of(*_usual_errors(self)) | self.responses
+            self.responses = error_answers(*_usual_errors(self)) | self.responses
         mark = getattr(endpoint, "mark", None)
         self.is_direct = mark == _DIRECT
         if self.is_direct:

@@ -4,16 +4,19 @@
 2. The `with` block of a holder is cancelled when its lease is lost: another process took it over,
    or it expired because the database did not answer.
 3. No connection is held while a block waits or works.
-4. A worker claims the lease together with the work that waits longest.
+4. A worker claims the lease together with the work that waits longest. Work that failed can be
+   claimed again after a pause that doubles, and is given up after `MAX_ATTEMPTS`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
+from app.common import json_text, logs
 from app.common.errors import Conflict, ServiceUnavailable
 from app.jobs.repository import RELEASE_LEASE, RETRY_LATER, TAKE_LEASE, Claim
 from app.repositories import Database
@@ -21,6 +24,12 @@ from app.repositories import Database
 LEASE_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 1.0
+MAX_ATTEMPTS = 10
+MAX_DELAY_SECONDS = 60.0
+GIVEN_UP_PAUSE_SECONDS = 600.0
+"""The pause of a conversation whose work failed `MAX_ATTEMPTS` times."""
+
+_log = logging.getLogger("app.jobs")
 
 
 class Leases:
@@ -85,7 +94,7 @@ class Leases:
         """Renew the lease of a claim during the block, and release it where the block succeeds.
 
         Cancelled work is free for other workers at once. After another error the caller releases
-        the lease, with `retry_later`. A lost lease ends the block as in `held`.
+        the lease, with `retry_or_give_up`. A lost lease ends the block as in `held`.
         """
         try:
             async with self._renewed(claim.conversation_id, claim.holder, claim.ends_at):
@@ -95,12 +104,38 @@ class Leases:
             raise
         await self.release(claim.conversation_id, claim.holder)
 
-    async def retry_later(self, claim: Claim, seconds: float) -> None:
-        """Release the lease of a claim; its work can be claimed again after `seconds`."""
+    async def retry_or_give_up(self, claim: Claim, error: Exception) -> None:
+        """Release the lease of work that failed; it can be claimed again later, or never."""
+        data = {
+            "conversation_id": claim.conversation_id,
+            "job_id": claim.job_id,
+            "attempts": claim.attempts,
+            "error": type(error).__name__,
+            "places": logs.places(error),
+        }
+        if claim.attempts >= MAX_ATTEMPTS:
+            _log.error("job_given_up", extra={"data": data})
+            await self.give_up(claim)
+            return
+        _log.warning("job_interrupted", extra={"data": data})
         lease = {"conversation_id": claim.conversation_id, "holder": claim.holder}
+        seconds = min(2.0 ** (claim.attempts - 1), MAX_DELAY_SECONDS)
         with suppress(ServiceUnavailable):
             async with self._database.session() as session:
                 await session.session.run(RETRY_LATER, **lease, seconds=seconds)
+
+    async def give_up(self, claim: Claim) -> None:
+        """Fail a job, or pause a due compaction, and release its lease."""
+        with suppress(ServiceUnavailable):  # then the next worker that claims it gives it up
+            async with self._database.session() as session:
+                key = claim.conversation_id
+                if claim.job_id is None:
+                    await session.jobs.postpone(key, GIVEN_UP_PAUSE_SECONDS)
+                else:
+                    detail = "The job was interrupted too many times"
+                    error = json_text.dumps({"code": ServiceUnavailable.code, "detail": detail})
+                    await session.jobs.change(key, claim.job_id, "failed", error=error)
+            await self.release(claim.conversation_id, claim.holder)
 
     async def release(self, conversation_id: str, holder: str) -> None:
         """Release a lease, unless another process took it over."""

@@ -28,7 +28,7 @@ from purgatory.domain.model import HALF_OPENED, OPENED, OpenedState
 
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.formats.message import LOG_FORMAT
-from app.models.overflow_errors import is_context_overflow
+from app.models.error_verdicts import is_context_overflow
 from app.models.usage import Completion, Gateway, ModelCall, TokenUsage, read_usage
 
 _log = logging.getLogger("app.models.litellm_gateway")

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.models.budget import LIMIT_FIELDS, O200K, PRICE_FIELDS, ModelInfo
+from app.models.model_info import LIMIT_FIELDS, O200K, PRICE_FIELDS, ModelInfo
 
 BUILT_IN_WINDOWS: Final[Mapping[str, int]] = {
     "claude-3-5-sonnet": 200_000,

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from app.common.answers import answer
 from app.common.errors import ValidationError
 from app.formats.message import FormatName
-from app.models.budget import ModelInfo, Usage
+from app.models.budget import Usage
+from app.models.model_info import ModelInfo
 
 MAX_REPORTED_TOKENS = 10**12
 """The largest number of tokens that is accepted."""
@@ -30,7 +31,7 @@ MAX_DAYS = 366
 USUAL_DAYS = 30
 """The range of days where none is requested."""
 EXTRACTIVE = "extractive"
-"""The model name in receipts of the built-in summariser."""
+"""The model name in receipts of the `extractive` summariser."""
 _USD_DIGITS = 12
 """Decimals of an amount in an answer: sums of floating-point numbers have meaningless ones."""
 

@@ -20,7 +20,7 @@ from fastapi.responses import FileResponse, PlainTextResponse, RedirectResponse
 
 import app
 from app.common.errors import NotFound, ServiceUnavailable, Unauthenticated
-from app.http.errors import problems_of
+from app.http.errors import error_answers
 from app.http.fields import ResponseSchema
 from app.http.routing import WireRoute, caller_of, services
 from app.tenancy.api_keys import Caller
@@ -70,7 +70,7 @@ async def healthz() -> Health:
     return Health(status="ok")
 
 
-@router.get("/readyz", summary="Readiness", responses=problems_of(ServiceUnavailable))
+@router.get("/readyz", summary="Readiness", responses=error_answers(ServiceUnavailable))
 async def readyz(request: Request) -> Health:
     """Return `ok` if the database is available with this version's schema, else `503`."""
     if not await services(request).is_ready():
@@ -82,7 +82,7 @@ async def readyz(request: Request) -> Health:
     "/metrics",
     summary="Metrics",
     response_class=PlainTextResponse,
-    responses={200: METRICS, **problems_of(Unauthenticated)},
+    responses={200: METRICS, **error_answers(Unauthenticated)},
 )
 async def metrics(request: Request) -> Response:
     """Return all metrics in the text format of Prometheus, without data of tenants.

@@ -23,7 +23,7 @@ from pydantic import ValidationError as PydanticError
 
 from app.common.environment import SettingsError, one_line, split, variable
 from app.common.errors import Problem, ValidationError
-from app.common.schema_errors import NAME_PATTERN, in_body, problems_of
+from app.common.schema_errors import NAME_PATTERN, in_body, schema_problems
 
 
 class StrategyName(StrEnum):
@@ -292,7 +292,7 @@ def effective(*levels: Mapping[str, Any] | None, at: str = "") -> Policy:
         policy = Policy.model_validate(merged)
     except PydanticError as error:
         errors = error.errors(include_url=False, include_input=False)
-        found = problems_of(in_body(errors), merged)
+        found = schema_problems(in_body(errors), merged)
         problems = tuple(Problem(f"{at}{each.pointer}", each.detail) for each in found)
         raise ValidationError(problems[0].detail, problems=problems) from error
     window = policy.budget.context_window

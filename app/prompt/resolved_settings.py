@@ -19,7 +19,8 @@ from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.message import FormatName
 from app.formats.openai_chat import MAX_TOOLS
 from app.formats.tools import is_run_by_client
-from app.models.budget import Limits, ModelInfo, Usage, scaled
+from app.models.budget import Limits, Usage, scaled
+from app.models.model_info import ModelInfo
 from app.models.tokens import MESSAGE_OVERHEAD, CountText, count_system, estimate_tool_defs_tokens
 from app.policy.policy import Policy
 from app.prompt.agent_tools import AGENT_TOOLS, can_defer, plan_deferral

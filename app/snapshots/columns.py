@@ -16,11 +16,11 @@ from uuid import UUID
 
 from app.common import json_text
 from app.common.pages import BATCH_BYTES, Bound, Page
+from app.conversations.moving_window import store_window, view_state_of, with_window
 from app.conversations.receipt import FACTS, Compaction
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import ActiveWindow
-from app.conversations.visible import with_view
-from app.conversations.windows import store_window, view_state_of, with_window
+from app.conversations.view_changes import with_view
 from app.database.connections import Session, Statement
 from app.database.sql import assigned, bounded, insert, lengths, limits, page_of, plain
 from app.database.tables import NOT_EXPIRED, TABLES

@@ -45,8 +45,9 @@ from app.snapshots.columns import ADD, KINDS, Shown, end_copy, page, read_settin
 
 _PIECE_BYTES = 32_768
 """Bytes of a blob in one line."""
-_BATCH_BYTES = 2**20
-_BATCH_ROWS = 500
+_IMPORT_BYTES = 2**20
+_IMPORT_ROWS = 500
+"""What an import inserts at once."""
 _LINES_AT_ONCE = 100
 _RECORD_FACTOR = 2
 """Bytes of a record for each byte of a request body: the quotes of its JSON are escaped."""
@@ -55,17 +56,11 @@ _SETTINGS = TypeAdapter(ConversationCreate)
 
 @dataclass(eq=False, repr=False)
 class ExportService:
-    """Exports conversations and imports them.
-
-    `max_bytes` are those of a request body and of a blob.
-    """
+    """Exports conversations."""
 
     database: Database
-    resolver: SettingsResolver
     outputs: StoredResults
-    new_id: Callable[[], str]
     now: Callable[[], datetime]
-    max_bytes: tuple[int, int]
 
     async def export(self, tenant_id: str, conversation_id: str) -> AsyncGenerator[bytes]:
         """Yield the lines of an export, several at a time.
@@ -119,6 +114,18 @@ class ExportService:
                             async for chunks in batches:
                                 yield "blob_piece", [*_pieces(chunks)]
 
+
+@dataclass(eq=False, repr=False)
+class ImportService:
+    """Imports conversations; `max_bytes` are those of a request body and of a blob."""
+
+    database: Database
+    resolver: SettingsResolver
+    outputs: StoredResults
+    new_id: Callable[[], str]
+    now: Callable[[], datetime]
+    max_bytes: tuple[int, int]
+
     async def add(
         self,
         tenant_id: str,
@@ -159,7 +166,7 @@ class ExportService:
 class _Import:
     """One import, in its transaction; the lines are checked when they are read."""
 
-    service: ExportService
+    service: ImportService
     session: Repositories
     tenant_id: str
     key: str
@@ -193,7 +200,7 @@ class _Import:
         batch: list[Line] = []
         size = 0
         async for line in self.lines:
-            is_full = len(batch) == _BATCH_ROWS or size >= _BATCH_BYTES
+            is_full = len(batch) == _IMPORT_ROWS or size >= _IMPORT_BYTES
             if batch and (is_full or line.type != batch[0].type):
                 await self._write(batch)
                 batch, size = [], 0

@@ -32,6 +32,7 @@ from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.messages.repository import REDACTION_LOCK
+from app.conversations.moving_window import ActiveWindows, find_oldest_at, mentions_in
 from app.conversations.receipt import Compaction
 from app.conversations.repository import own_id_of
 from app.conversations.settings_resolver import SettingsResolver
@@ -45,8 +46,7 @@ from app.conversations.view import (
     spans_through,
     time_after_clear,
 )
-from app.conversations.visible import kept_seqs
-from app.conversations.windows import ActiveWindows, find_oldest_at, mentions_in
+from app.conversations.view_changes import kept_seqs
 from app.database.connections import Session, Statement
 from app.database.tables import TABLES
 from app.repositories import Database, Repositories

@@ -43,10 +43,10 @@ from app.conversations.messages.draft import make_drafts
 from app.conversations.messages.row import NO_CALLS, Append, Calls, batch_shape
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
+from app.conversations.moving_window import ActiveWindows, store_window
 from app.conversations.schemas import ConversationCreate
 from app.conversations.service import ConversationService
 from app.conversations.view import Span, count_in, minus, overlap, spans_of, spans_through
-from app.conversations.windows import ActiveWindows, store_window
 from app.database.connections import Statement
 from app.database.sql import edges
 from app.formats.message import FormatName

@@ -21,7 +21,7 @@ from app.conversations.schemas import ShownConversation
 from app.http import cursors
 from app.http.bodies import Json, begun, dump, require_small_messages, require_uncoded
 from app.http.cursors import Deleted
-from app.http.errors import problems_of
+from app.http.errors import error_answers
 from app.http.fields import (
     MAX_SEQ,
     UUID,
@@ -176,7 +176,7 @@ async def list_snapshots(
     status_code=201,
     summary="Import a snapshot",
     response_model=Snapshot,
-    responses=problems_of(Conflict),
+    responses=error_answers(Conflict),
 )
 @large
 async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
@@ -194,7 +194,7 @@ async def import_snapshot(request: Request, body: SnapshotFile) -> Response:
     f"{_PATH}/{{snapshot_id}}",
     summary="Read or download a snapshot",
     response_model=SnapshotFile,
-    responses=problems_of(Gone),
+    responses=error_answers(Gone),
 )
 @large
 async def get_snapshot(
@@ -231,7 +231,7 @@ async def delete_snapshot(request: Request, snapshot_id: SnapshotPath) -> Delete
 @router.post(
     f"{_PATH}/{{snapshot_id}}/restore",
     summary="Restore a snapshot",
-    responses=problems_of(Conflict, Gone),
+    responses=error_answers(Conflict, Gone),
 )
 @large
 async def restore_snapshot(
@@ -275,7 +275,7 @@ def _created(saved: Snapshot) -> Response:
     status_code=201,
     summary="Fork a conversation",
     response_model=ShownConversation,
-    responses=problems_of(Conflict),
+    responses=error_answers(Conflict),
 )
 @large
 async def fork_conversation(
@@ -320,7 +320,7 @@ async def export_conversation(request: Request, conversation_id: ConversationPat
     status_code=201,
     summary="Import a conversation",
     response_model=ShownConversation,
-    responses=problems_of(Conflict),
+    responses=error_answers(Conflict),
     openapi_extra={"requestBody": {"required": True, "content": _LINES}},
 )
 @large
@@ -340,7 +340,7 @@ async def import_conversation(
     """
     require_uncoded(request)
     async with aclosing(request.stream()) as pieces:
-        key = await services(request).exports.add(
+        key = await services(request).imports.add(
             tenant_of(request), pieces, conversation_id, agent_id
         )
     return await _created_conversation(request, key)

@@ -27,17 +27,24 @@ from app.common.ids import keys_of
 from app.common.pages import BATCH_BYTES, Bound, Page, batches
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
+from app.compaction.summaries.summariser import Summariser
 from app.compaction.summaries.writing import SummaryScope
-from app.compaction.summariser import Summariser
 from app.conversations.conversation import Conversation
 from app.conversations.messages.redactions import REDACTED_SUMMARY
 from app.conversations.messages.row import LogRow
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.repository import DELETE_PARTS, REMOVED_SUMMARY
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.view import Span, count_in, marker_of, minus, overlap, spans_of, union
-from app.conversations.visible import start_of_last
-from app.conversations.windows import ActiveWindows
+from app.conversations.view import (
+    Span,
+    count_in,
+    marker_of,
+    minus,
+    overlap,
+    spans_of,
+    start_of_last,
+    union,
+)
 from app.database.connections import Session, Statement
 from app.database.sql import bounded, fields_of, insert, lengths, limits, page_of, read
 from app.database.tables import NOT_EXPIRED, TABLES
@@ -45,6 +52,7 @@ from app.formats.message import File, Message, Part, Role, Text, ToolCall
 from app.repositories import Database
 from app.snapshots.restored_messages import SnapshotPart, part_of
 from app.snapshots.schemas import Snapshot, SnapshotModel
+from app.snapshots.snapshot_summary import extract_snapshot_summary
 
 FAILED_SUMMARY = "(summary generation failed)"
 """The summary of a snapshot whose summary could not be generated."""

@@ -19,7 +19,7 @@ from app.formats.message import FormatName
 from app.http import cursors
 from app.http.bodies import Json, begun, body_bytes_of, require_uncoded
 from app.http.cursors import Page
-from app.http.errors import problem, problems_of
+from app.http.errors import error_answers, problem
 from app.http.fields import MAX_SEQ, RequestSchema, ResponseSchema, examples
 from app.http.routing import (
     ConversationPath,
@@ -185,7 +185,7 @@ async def collect_blobs(
     )
 
 
-@router.get(f"{_BLOBS}/{{ref_id}}", summary="Read about a blob", responses=problems_of(Gone))
+@router.get(f"{_BLOBS}/{{ref_id}}", summary="Read about a blob", responses=error_answers(Gone))
 async def get_blob(request: Request, conversation_id: ConversationPath, ref_id: _RefPath) -> Blob:
     """Return the metadata of an output: its size, lines, hash and media type."""
     source = await services(request).blobs.find(*_output_of(request, conversation_id, ref_id))
@@ -208,8 +208,9 @@ def _media_type(request: Request) -> str:
     responses={
         200: {"content": _BINARY, "description": "The whole output, byte for byte."},
         206: {"content": _BINARY, "description": "The requested range."},
-        **problems_of(Gone),
-        416: problems_of(ValidationError)[422] | {"description": "The range begins past the end."},
+        **error_answers(Gone),
+        416: error_answers(ValidationError)[422]
+        | {"description": "The range begins past the end."},
     },
 )
 @heavy
@@ -256,7 +257,7 @@ def _range(header: str, total: int) -> tuple[int, int, int]:
     return start, end, 206 if start < end else 416
 
 
-@router.get(f"{_BLOBS}/{{ref_id}}/lines", summary="Read lines", responses=problems_of(Gone))
+@router.get(f"{_BLOBS}/{{ref_id}}/lines", summary="Read lines", responses=error_answers(Gone))
 async def read_lines(
     request: Request,
     conversation_id: ConversationPath,
@@ -272,7 +273,7 @@ async def read_lines(
     return await services(request).blobs.read_lines(*output, offset, limit)
 
 
-@router.get(f"{_BLOBS}/{{ref_id}}/bytes", summary="Read bytes", responses=problems_of(Gone))
+@router.get(f"{_BLOBS}/{{ref_id}}/bytes", summary="Read bytes", responses=error_answers(Gone))
 async def read_bytes(
     request: Request,
     conversation_id: ConversationPath,
@@ -287,7 +288,7 @@ async def read_bytes(
     return await services(request).blobs.read_bytes(*output, offset, limit)
 
 
-@router.get(f"{_BLOBS}/{{ref_id}}/grep", summary="Search an output", responses=problems_of(Gone))
+@router.get(f"{_BLOBS}/{{ref_id}}/grep", summary="Search an output", responses=error_answers(Gone))
 @heavy
 async def grep_blob(
     request: Request,
@@ -352,7 +353,7 @@ async def list_tool_definitions(
 @tools_router.post(
     "/v1/conversations/{conversation_id}/tool-calls",
     summary="Execute a tool call",
-    responses=problems_of(ValidationError, ContextLimitUnknown),
+    responses=error_answers(ValidationError, ContextLimitUnknown),
 )
 async def answer_tool_call(
     request: Request, conversation_id: ConversationPath, body: ToolCallRequest

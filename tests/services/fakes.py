@@ -21,9 +21,9 @@ from app.common.pages import Page
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
+from app.compaction.summaries.model_calls import SummariserSettings
 from app.compaction.summaries.model_summary import ModelAccess
-from app.compaction.summaries.run import SummariserSettings
-from app.compaction.summariser import Summariser
+from app.compaction.summaries.summariser import Summariser
 from app.compaction.undo import ReceiptService
 from app.context.build import ContextService
 from app.context.repository import ContextRepository
@@ -36,17 +36,17 @@ from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.service import AppendAnswer, LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.other_conversations import OtherConversations
 from app.conversations.receipt import Compaction, CompactResult
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.windows import ActiveWindows
 from app.database.connections import Store
 from app.formats import parse_tool
 from app.formats.message import FormatName
 from app.jobs.leases import Leases
-from app.models.budget import ModelInfo
+from app.models.model_info import ModelInfo
 from app.models.registry import ModelRegistry
 from app.models.tokenizer import LocalTokenizer
 from app.models.tokens import count_payload_messages, count_system, estimate_tool_defs_tokens

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.compaction.summaries.digest import ASKED, Digest
-from app.compaction.summaries.sections import HEADING, MORE, NOTHING, Section
 from app.compaction.summaries.sentences import is_prose, pieces, sentences, shortened, statement_of
+from app.compaction.summaries.summary_text import HEADING, MORE, NOTHING, Section
 from app.compaction.summaries.writing import fitted
 from app.models.tokens import CountText
 

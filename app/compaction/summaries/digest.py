@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from app.compaction.summaries import sentences
-from app.compaction.summaries.calls import WorkState
-from app.compaction.summaries.sections import CHANGED, GAVE, HEADING, Section, items_of
 from app.compaction.summaries.sentences import (
     CUT,
     QUESTION,
@@ -30,6 +28,8 @@ from app.compaction.summaries.sentences import (
     label_of,
     statement_of,
 )
+from app.compaction.summaries.summary_text import CHANGED, GAVE, HEADING, Section, items_of
+from app.compaction.summaries.work_state import WorkState
 from app.formats.message import File, Message, Role, Text
 
 MAX_TEXT_CHARS = 12_000

@@ -31,6 +31,7 @@ from app.compaction.summaries.checklist import (
     with_kept,
 )
 from app.compaction.summaries.digest import Digest
+from app.compaction.summaries.model_calls import SummariserRun, SummariserSettings
 from app.compaction.summaries.prompt import (
     SummaryPrompt,
     SummaryRequest,
@@ -38,7 +39,6 @@ from app.compaction.summaries.prompt import (
     parse_answer,
     prompt_hash,
 )
-from app.compaction.summaries.run import SummariserRun, SummariserSettings
 from app.compaction.summaries.secret_masking import SecretPatterns, compile_patterns, mask_secrets
 from app.compaction.summaries.transcript import (
     PartGroup,
@@ -50,7 +50,7 @@ from app.compaction.summaries.transcript import (
 from app.compaction.summaries.writing import SummaryScope
 from app.conversations.messages.row import LogRow
 from app.conversations.view import Span
-from app.models.budget import INEXACT_MARGIN, Models, merged_entry
+from app.models.model_info import INEXACT_MARGIN, Models, merged_entry
 from app.models.tokens import Tokenizer
 from app.models.usage import Gateway, ModelCall
 
@@ -104,7 +104,7 @@ class ModelAccess:
 class SummaryTask:
     """One summary to make, of `previous` and of messages: those in `spans`, or given beside it.
 
-    Without a `model` the built-in summariser makes it. The messages at `verbatim_seqs` stay
+    Without a `model` the `extractive` summariser makes it. The messages at `verbatim_seqs` stay
     verbatim beside it. `retained` is the retain section of `previous`. A summary of up to
     `min_chars` is accepted even if its source is shorter.
     """

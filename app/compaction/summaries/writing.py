@@ -17,7 +17,8 @@ from typing import NamedTuple
 from app.common.texts import sendable
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.sections import (
+from app.compaction.summaries.sentences import label_of, shortened
+from app.compaction.summaries.summary_text import (
     GAVE,
     HEADING,
     NO_CLOSING,
@@ -27,7 +28,6 @@ from app.compaction.summaries.sections import (
     line_of,
     section_text,
 )
-from app.compaction.summaries.sentences import label_of, shortened
 from app.conversations.view import SectionCount, Span
 from app.formats.message import Message
 from app.models.tokens import CountText

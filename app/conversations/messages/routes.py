@@ -20,11 +20,11 @@ from app.conversations.messages.redactions import Redacted
 from app.conversations.messages.row import Append, StoredMessage
 from app.conversations.messages.service import AppendAnswer
 from app.conversations.messages.stored_results import Content
-from app.conversations.visible import Visibility
+from app.conversations.messages.transcripts import Visibility
 from app.formats.message import FormatName, Role
 from app.http import cursors
 from app.http.bodies import Json, long_json, require_small_messages
-from app.http.errors import problems_of
+from app.http.errors import error_answers
 from app.http.fields import (
     MAX_SEQ,
     Format,
@@ -178,7 +178,7 @@ _MESSAGE = f"{_PATH}/{{message_id:path}}"
     status_code=201,
     summary="Append messages",
     response_model=AppendAnswer,
-    responses=problems_of(Conflict, UnpairedToolResult),
+    responses=error_answers(Conflict, UnpairedToolResult),
 )
 @direct
 async def append_messages(

@@ -36,11 +36,11 @@ from app.conversations.messages.row import (
     row_of,
 )
 from app.conversations.messages.stored_results import StoredResults
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.pressure import announce_due_compaction, read_budget
 from app.conversations.receipt import UNOBSERVED, Observer
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.stored_compactions import ProviderCompactions
-from app.conversations.windows import ActiveWindows
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role, Text

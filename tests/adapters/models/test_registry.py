@@ -13,7 +13,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from app.models.budget import NUMERIC_FIELDS, ModelInfo, resolve_context_window
+from app.models.budget import resolve_context_window
+from app.models.model_info import NUMERIC_FIELDS, ModelInfo
 from app.models.registry import BUILT_IN_WINDOWS, ModelRegistry, map_path
 
 REGISTRY = ModelRegistry()

@@ -16,9 +16,9 @@ from app.conversations.listing import (
     PLACES_OF_AGENT,
 )
 from app.conversations.messages.repository import ENTRIES, OPEN_CALLS, PAGE, TOOL_NAMES
+from app.conversations.moving_window import FIND_GAPS, FIND_OLDEST, FIND_START
 from app.conversations.search.index import LAST_BLOCK, MESSAGES
 from app.conversations.search.service import BLOCKS
-from app.conversations.windows import FIND_GAPS, FIND_OLDEST, FIND_START
 from app.database.connections import Statement
 from tests.conftest import execute
 from tests.plans import plan_of, rows_read

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.models.budget import INEXACT_MARGIN, MIN_MARGIN, Calibration
+from app.models.calibration import MIN_MARGIN, Calibration
+from app.models.model_info import INEXACT_MARGIN
 from app.repositories import Database
 from tests.conftest import execute
 from tests.services.fakes import new_id

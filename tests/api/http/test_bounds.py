@@ -128,18 +128,15 @@ def keys_of(count: int, length: int = 1) -> bytes:
     ("path", "body"),
     [
         ("/v1/tokens/count", b'{"messages":[' + b",".join([b"0"] * 100_000) + b"]}"),
-        ("/v1/tokens/count", b"{" + keys_of(100_000) + b"}"),
-        ("/v1/tokens/count", b'{"tools":[' + b",".join([b"0"] * 1_000) + b"]}"),
         ("/v1/tokens/count", b'{"' + b"k" * 1_000_000 + b'":0}'),
         ("/v1/tokens/count", b"{" + keys_of(200, 10_000) + b"}"),
-        ("/v1/conversations", b'{"policy":{' + keys_of(50_000) + b"}}"),
         ("/v1/conversations", b'{"sections":[' + b",".join([b"{}"] * 50_000) + b"]}"),
         ("/v1/conversations", b'{"model":"' + b"m" * 100_000 + b'","nope":1}'),
         ("/v1/conversations", b'{"agent_id":"' + "é".encode() * 100_000 + b'"}'),
         (f"/v1/conversations/{UNKNOWN_ID}/messages", b"{" + keys_of(100_000) + b"}"),
         ("/v1/tokens/count", b'{"messages":[],"' + b"\\u00e9" * 50_000 + b'":[]}'),
     ],
-    ids=range(11),
+    ids=range(8),
 )
 async def test_a_problem_document_is_bounded(
     client: httpx.AsyncClient, path: str, body: bytes

@@ -92,22 +92,6 @@ async def test_other_content_types(client: httpx.AsyncClient, kind: str | None) 
         assert_problem(answer, 422, "VALIDATION_ERROR", "/header/content-type")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "pointer"),
-    [
-        ("context", {"known": {"epoc": 1}}, "/known/epoc"),
-        ("context", {"sections": [{"nmae": 1}]}, "/sections/0/nmae"),
-    ],
-)
-async def test_unknown_fields_are_named_where_they_stand(
-    client: httpx.AsyncClient, path: str, body: dict[str, Any], pointer: str
-) -> None:
-    """An unknown field is named by its pointer, however deep it stands. [api.unknown-fields]"""
-    answer = await client.post(f"/v1/conversations/{UNKNOWN_ID}/{path}", json=body)
-    places = assert_problem(answer, 422, "VALIDATION_ERROR", pointer)["errors"]
-    assert {"pointer": pointer, "detail": "is an unknown field"} in places
-
-
 BODIES = [
     each
     for each in OPERATIONS

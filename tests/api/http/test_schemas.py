@@ -80,14 +80,7 @@ ASKED: list[tuple[str, Any, bool]] = [
     ("change_agent", {"policy": {"tool_deferral_threshold": 0.0}}, False),
     ("change_agent", {"policy": {"agent_tools": ["none_of_ours"]}}, False),
     ("change_agent", {"policy": {"agent_tools": ["recall"]}}, True),
-    ("set_model", {}, True),
-    ("set_model", {"context_window": None}, True),
     ("set_model", {"context_window": 9_000, "exact": None}, True),
-    ("needs_compression", {"messages": [], "context_window": 9_000}, False),
-    ("build_stateless_context", {"messages": [], "context_window": 9_000}, False),
-    ("compress", {"messages": []}, False),
-    ("needs_compression", {"messages": MESSAGES, "context_window": 0}, False),
-    ("needs_compression", {"messages": MESSAGES, "context_window": -1}, False),
     ("needs_compression", {"messages": MESSAGES, "context_window": 1}, True),
 ]
 

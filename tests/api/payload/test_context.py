@@ -66,18 +66,11 @@ async def test_a_request_brings_sections_and_tools(client: httpx.AsyncClient) ->
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"format": "bedrock"}, "/format"),
-    ({"status": 5}, "/status"),
     ({"status": "x" * 2_000_001}, "/status"),
     ({"known": {"epoch": 1, "through_seq": 1, "seq": 1}}, "/known/seq"),
     ({"model": "a\x00"}, "/model"),
-    ({"model": 5}, "/model"),
-    ({"max_output_tokens": 0}, "/max_output_tokens"),
-    ({"max_output_tokens": 10**12}, "/max_output_tokens"),
-    ({"context_window": 10**12}, "/context_window"),
-    ({"context_window": 1.5}, "/context_window"),
     ({"sections": [{"name": "a"}]}, "/sections/0/content"),
     ({"tools": [{"name": "a b"}]}, "/tools/0/name"),
-    ({"tools": [5]}, "/tools/0"),
     ({"known": {"epoch": 1}}, "/known/through_seq"),
     ({"known": {"epoch": -1, "through_seq": 1}}, "/known/epoch"),
     ({"strategy": "sandwich"}, "/strategy"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.sections import HEADING, MORE, NOTHING, Closing
+from app.compaction.summaries.summary_text import HEADING, MORE, NOTHING, Closing
 from app.compaction.summaries.writing import digest_of, fitted, without_replaced
 from app.formats.message import Message, Role, Text, ToolCall
 

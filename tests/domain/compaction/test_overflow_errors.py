@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.models.overflow_errors import Verdict, VerdictKind, is_context_overflow, judge_error
+from app.models.error_verdicts import Verdict, VerdictKind, is_context_overflow, judge_error
 
 FOLDER = Path(__file__).parent / "provider_errors"
 FILES = ["tuning.jsonl", "held_out.jsonl"]

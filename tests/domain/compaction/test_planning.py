@@ -26,7 +26,7 @@ from app.conversations.due import CompactionThreshold, compaction_threshold
 from app.conversations.receipt import CompactionPlan, NoCompaction
 from app.conversations.turns import Entry, entry, pinned_seqs
 from app.conversations.view import Span, Summary, View, spans_beside
-from app.conversations.visible import base_view, kept_seqs, kept_with_pins, shown_entries
+from app.conversations.view_changes import base_view, kept_seqs, kept_with_pins, shown_entries
 from app.formats.message import Role
 from app.models.budget import Limits, Usage
 from app.policy.policy import CompactionPolicy, Policy, SandwichPolicy, StrategyName

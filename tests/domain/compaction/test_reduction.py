@@ -27,7 +27,7 @@ from app.compaction.shown_history import NOTE_TOKENS, HistoryBudget, ShownHistor
 from app.conversations.receipt import CompactionPlan
 from app.conversations.turns import Entry, call_groups, entry, protected
 from app.conversations.view import Span, View, spans_beside
-from app.conversations.visible import shown_entries, view_after
+from app.conversations.view_changes import shown_entries, view_after
 from app.policy.policy import ToolOutputPolicy
 from tests.domain.compaction.generated import A, T, U, assert_whole_groups, budgets
 from tests.domain.histories import entries, pinned_at

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.models.budget import ENOUGH_REPORTS, Calibration, safety_margin, teaches
+from app.models.calibration import ENOUGH_REPORTS, Calibration, safety_margin, teaches
 
 RATIOS = st.floats(0.3, 3.5)
 

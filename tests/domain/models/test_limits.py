@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ContextLimitUnknown, ValidationError
-from app.models.budget import ContextWindow, ModelInfo, resolve_context_window
+from app.models.budget import ContextWindow, resolve_context_window
+from app.models.model_info import ModelInfo
 
 
 def model(window: int | None = 100_000, **fields: Any) -> ModelInfo:

@@ -16,10 +16,11 @@ from app.conversations.messages.row import LogRow
 from app.conversations.receipt import CompactionPlan, SlidingCut
 from app.conversations.turns import Entry, is_group_boundary, pinned_seqs, protected
 from app.conversations.view import Span, Summary, View, spans_beside
-from app.conversations.visible import shown_entries, view_after, view_summary_tokens
+from app.conversations.view_changes import shown_entries, view_after, view_summary_tokens
 from app.formats import ToolDefinition
 from app.formats.message import FormatName
-from app.models.budget import Limits, ModelInfo
+from app.models.budget import Limits
+from app.models.model_info import ModelInfo
 from app.payload.assembler import Assembler
 from app.payload.format_assemblers import assembler_of
 from app.policy.policy import (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.context.rendering import WITHOUT_BREAKPOINTS, Payload, RenderRequest, render_payload
 from app.conversations.view import View
 from app.formats.message import FormatName
-from app.models.budget import O200K, ModelInfo
+from app.models.model_info import O200K, ModelInfo
 from app.models.tokens import count_system
 from app.payload.items import (
     MAX_BREAKPOINTS,

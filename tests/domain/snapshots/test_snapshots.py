@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.summaries.snapshot_summary import extract_snapshot_summary
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
 from app.snapshots.restored_messages import ENTRY_FIELDS, entry_of, message_of, names_of
 from app.snapshots.restores import parse_import
+from app.snapshots.snapshot_summary import extract_snapshot_summary
 from tests.domain.histories import QUICK, RawLog, raw_logs
 from tests.snapshot_files import entry
 

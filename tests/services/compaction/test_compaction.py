@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from app.compaction.run import CompactionRequest
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
+from app.compaction.summaries.summariser import PAGE_MESSAGES, summarise_paged
 from app.compaction.summaries.writing import SummaryScope
-from app.compaction.summariser import PAGE_MESSAGES, summarise_paged
 from app.conversations.receipt import Compaction
 from app.conversations.view import Span
 from app.prompt.resolved_settings import RequestSettings

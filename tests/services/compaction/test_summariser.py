@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.errors import ServiceUnavailable
+from app.compaction.summaries.model_calls import SummariserRun, SummariserSettings
 from app.compaction.summaries.model_summary import MAX_FAILED_CALLS, ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
-from app.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.compaction.summaries.summariser import Summariser
 from app.compaction.summaries.transcript import SourceText, take_chunk
 from app.compaction.summaries.writing import SummaryScope
-from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
-from app.models.budget import ModelInfo
+from app.models.model_info import ModelInfo
 from app.models.usage import Completion, ModelCall, TokenUsage
 
 SETTINGS = SummariserSettings("main", (), ("spare", "last"), 5.0)

@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 
 from app.common.errors import ServiceUnavailable
+from app.compaction.summaries.model_calls import SummariserRun, SummariserSettings
 from app.compaction.summaries.model_summary import ModelAccess, SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
-from app.compaction.summaries.run import SummariserRun, SummariserSettings
+from app.compaction.summaries.summariser import Summariser
 from app.compaction.summaries.writing import SummaryScope
-from app.compaction.summariser import Summariser
 from app.formats.message import Message, Role, Text, ToolCall
 from app.main import create_app
 from app.models.litellm_gateway import CircuitBreaker, LiteLLMGateway

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
 from app.conversations.messages.stored_results import Content
+from app.conversations.messages.transcripts import State, Visibility
 from app.conversations.turns import entry, group_boundary_before
 from app.conversations.view import Span
-from app.conversations.visible import State, Visibility
 from app.formats.message import Role
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database

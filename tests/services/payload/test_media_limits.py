@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversations.partial_messages import SentMedia, cut_for
-from app.models.overflow_errors import Verdict, VerdictKind
+from app.models.error_verdicts import Verdict, VerdictKind
 from app.models.tokens import MediaLimits
 from app.prompt.resolved_settings import RequestSettings
 from tests.domain.compaction.strategies_messages import png

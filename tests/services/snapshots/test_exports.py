@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.repositories import Database
 from app.snapshots.columns import PAGES
-from app.snapshots.exports import ExportService
+from app.snapshots.exports import ExportService, ImportService
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, new_id
@@ -21,9 +21,8 @@ from tests.services.snapshots.test_forks import MODELS as FORMAT_MODELS
 
 
 def exports_of(harness: Harness) -> ExportService:
-    """Return the service of this process that exports and imports."""
-    own = harness.database, harness.resolver, harness.outputs
-    return ExportService(*own, new_id, harness.clock.utc, (2**20, 2**20))
+    """Return the service of this process that exports."""
+    return ExportService(harness.database, harness.outputs, harness.clock.utc)
 
 
 async def export(harness: Harness, cid: str) -> bytes:
@@ -40,7 +39,9 @@ async def pieces_of(body: bytes, size: int) -> AsyncIterator[bytes]:
 
 async def bring_in(harness: Harness, body: bytes, size: int = 1000) -> str:
     """Import an export and return the new id."""
-    return await exports_of(harness).add(TENANT, pieces_of(body, size))
+    own = harness.database, harness.resolver, harness.outputs
+    service = ImportService(*own, new_id, harness.clock.utc, (2**20, 2**20))
+    return await service.add(TENANT, pieces_of(body, size))
 
 
 def after_first(body: bytes) -> bytes:

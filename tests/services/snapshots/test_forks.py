@@ -18,7 +18,7 @@ from app.common.errors import ContextError, Gone, NotFound, ServiceUnavailable, 
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.stored_results import Content
 from app.conversations.view import Span, spans_through
-from app.conversations.visible import base_view, shown_entries
+from app.conversations.view_changes import base_view, shown_entries
 from app.database.tables import TABLES
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings

@@ -9,10 +9,10 @@ from dataclasses import replace
 from app.common.errors import ValidationError
 from app.compaction.summaries.checklist import read_kept, read_summary, split_kept
 from app.compaction.summaries.digest import Digest
+from app.compaction.summaries.model_calls import SummariserRun
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.run import SummariserRun
-from app.compaction.summaries.sections import NOTHING
+from app.compaction.summaries.summary_text import NOTHING
 from app.compaction.summaries.transcript import (
     summary_groups,
     transcript_groups,
@@ -52,7 +52,7 @@ class Summariser:
     def choose_model(
         self, call_model: str | None, policy_model: str | None, conversation_model: str | None
     ) -> str | None:
-        """Return the model that summarises, None for the built-in summariser.
+        """Return the model that summarises, None for the `extractive` summariser.
 
         Raises ValidationError when the call or the policy names a model that is not allowed.
         [summary.model-order]

@@ -31,7 +31,7 @@ from app.conversations.view import (
     still_restored,
     time_after_clear,
 )
-from app.conversations.visible import base_view, shown_entries, view_summary_tokens, with_view
+from app.conversations.view_changes import base_view, shown_entries, view_summary_tokens, with_view
 from app.database.connections import Statement
 from app.database.sql import assigned, edges, equal, fields_of
 from app.repositories import Database, Repositories

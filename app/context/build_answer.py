@@ -20,10 +20,11 @@ from app.conversations.receipt import Observer
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import spans_through
-from app.conversations.visible import NO_PROVIDER_COMPACTION, shown_entries
+from app.conversations.view_changes import NO_PROVIDER_COMPACTION, shown_entries
 from app.formats import PROVIDERS
 from app.formats.message import FormatName
-from app.models.budget import estimate_of, measure, pressure_status
+from app.models.budget import measure, pressure_status
+from app.models.calibration import estimate_of
 from app.payload.items import MisplacedBreakpoint, PayloadItems, StablePoint
 from app.policy.policy import StrategyName
 from app.repositories import Database, Repositories

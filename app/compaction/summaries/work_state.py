@@ -18,8 +18,8 @@ from typing import Any
 
 from app.common import json_text
 from app.common.json_text import MESSAGE_LIMITS
-from app.compaction.summaries.sections import GAVE, ON_ONE_LINE, Section
 from app.compaction.summaries.sentences import is_code, one_line
+from app.compaction.summaries.summary_text import GAVE, ON_ONE_LINE, Section
 from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536

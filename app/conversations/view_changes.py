@@ -1,26 +1,19 @@
-"""What a conversation shows: its view before and after a compaction, what that costs, and how
-each message is shown.
+"""Views made from views: by a compaction, for a model, with notes; and what they cost.
 
 1. A compaction replaces the view by one that hides or clears more. The log never changes.
 2. What was hidden without a summary is included in the next summary that is made.
-3. The current context is that of the policy's own context window: the active window, of that the
-   view of the active compaction, and of that the last messages with a sliding window policy. In it
-   every message has one `State`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from enum import StrEnum
+from dataclasses import replace
 from functools import lru_cache
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL
-from app.common.answers import answer
 from app.conversations.conversation import ConversationState
 from app.conversations.receipt import CompactionPlan, ViewState
-from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry, entry
+from app.conversations.turns import Entry, entry
 from app.conversations.view import (
     SUMMARY_PREFIX,
     ProviderItem,
@@ -34,7 +27,6 @@ from app.conversations.view import (
     overlap,
     spans_beside,
     spans_of,
-    spans_through,
     union,
 )
 from app.formats import PROVIDERS
@@ -377,67 +369,3 @@ def lasting_agent_tools(
     recall = (RECALL,) if hides_messages else ()
     tools = (*reader, *recall)
     return (*tools, COMPACT_CONTEXT) if tools and policy.compaction.auto else tools
-
-
-# --- visibility -----------------------------------------------------------------------------------
-
-
-class State(StrEnum):
-    """The state of a message in the current context."""
-
-    VERBATIM = "verbatim"
-    CLEARED = "cleared"
-    SUMMARISED = "summarised"
-    LEFT_OUT = "left_out"
-    OUTSIDE = "outside"
-
-
-@answer()
-@dataclass(frozen=True, slots=True)
-class Visibility:
-    """How the current context, which is the input of the next build, shows a message."""
-
-    state: State
-    """`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its place.
-    `summarised`: a summary replaces it. `left_out`: hidden to fit the context window, without
-    a summary. `outside`: outside the active window, because of its time, a clear, or a
-    sliding window."""
-    compaction_id: str | None = None
-    """The active compaction, which clears or hides the message; null for other states."""
-    restored_at: datetime | None = None
-    """When it was put back into the active window; null for other messages."""
-
-
-def start_of_last(spans: Sequence[Span], head_seq: int, count: int) -> int:
-    """Return the seq at which the last `count` messages of these spans begin, 1 for all."""
-    for span in reversed(spans_through(spans, head_seq)):
-        size = span.end - span.start
-        if count <= size:
-            return span.end - count
-        count -= size
-    return 1
-
-
-def visibility_of(
-    item: Entry, view: View, state: ConversationState, starts_at: int = 1, newest_user: int = 0
-) -> Visibility:
-    """Return how a view shows a message before a build reduces it.
-
-    A sliding window begins at the seq `starts_at`; pinned messages and that of the `newest_user`
-    are shown before it as well.
-    """
-    seq, stands, shown = item.seq, view.provider_item, State.VERBATIM
-    if not any(span.holds(seq) for span in view.window):
-        shown = State.OUTSIDE
-    elif view.shows(seq):
-        if seq < starts_at and not (item.pinned or seq == newest_user):
-            shown = State.OUTSIDE
-        elif item.role is Role.TOOL and item.tokens > MAX_PLACEHOLDER_TOKENS:
-            shown = State.CLEARED if view.clears_result(seq) else shown
-    else:
-        covered = any(summary.span.holds(seq) for summary in view.summaries)
-        covered = covered or (stands is not None and seq < stands.seq)
-        shown = State.SUMMARISED if covered else State.LEFT_OUT
-    is_reduced = shown not in (State.VERBATIM, State.OUTSIDE)
-    at = next((part.at for part in state.window.restored if part.span.holds(seq)), None)
-    return Visibility(shown, state.compaction_id if is_reduced else None, at)
