@@ -148,7 +148,7 @@ class Digest:
         expands, self._expands = self._expands, "<command-name>" in text[:400]
         if not typed or (expands and len(typed) > EDGE_CHARS):
             return
-        if len(typed) <= SHORT_ANSWER_CHARS and self._question:
+        if len(typed) <= SHORT_ANSWER_CHARS and self._question and not typed.endswith(QUESTION):
             typed = f"{typed}{ASKED}{self._question})"
         self._asked = self._number, typed
 
@@ -267,13 +267,15 @@ class Digest:
         return frozenset(word for word, keys in self._by_word.items() if len(keys) >= most)
 
     def _replace(self, new: Stated) -> None:
+        if not new.by_user:
+            return
         common = self.common_words()
         found = {key for word in new.of.words - common for key in self._by_word[word]}
         for key in sorted(found):
             old = self.stated[key]
-            is_known_later = 0 < new.at < old.at
-            may = new.by_user and not (old.by_user and self.keeps_users)
-            if may and not is_known_later and sentences.replaces(new.of, old.of, common):
+            is_later = 0 < new.at < old.at
+            is_held = is_later or (old.by_user and self.keeps_users)
+            if not is_held and sentences.replaces(new.of, old.of, common):
                 self.superseded[old.section] += old.is_listed
                 self._remove(key)
                 new.is_newer = True

@@ -289,7 +289,7 @@ EXACT = ("money", "date", "time", "mail", "version", "host")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a sentence is about: its label, the stems of its words, and its values by type.
+    """What a sentence is about: its label in capitals, its words, and its values by type.
 
     `before` are the stems directly before others, nothing where there is none.
     """
@@ -333,13 +333,13 @@ def statement_of(sentence: str) -> Statement:
         values.setdefault(match.lastgroup or "", set()).add(value.strip(" .,").lower())
         taken = taken.replace(match[0], " ", 1)
         whole = whole if match.lastgroup == "name" else whole.replace(match[0], " ", 1)
-    title = label[1].strip(" *") if label else ""
-    title = title if title.isupper() else title.lower()
+    title = label[1].strip(" *") if label and label[1].isupper() else ""
     if label and not label[1].isupper():
         taken, whole = f"{label[1]}: {taken}", f"{label[1]}: {whole}"
     found = {kind: frozenset(each) for kind, each in values.items()}
-    stems = frozenset(stem for stem, _ in _stems(taken))
-    return Statement(title, stems, dict(_stems(whole)), found, has_amount)
+    stems = dict(_stems(taken))
+    before = dict(_stems(whole)) if "name" in found else stems
+    return Statement(title, frozenset(stems), before, found, has_amount)
 
 
 def _stems(text: str) -> Iterator[tuple[str, str]]:
@@ -367,22 +367,21 @@ def label_of(sentence: str) -> str:
 
 def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
     """Whether a newer statement surely replaces an older one (rule 4).
-
     `common` are the stems that many statements have: they tell no subject from another.
     """
-    has_label = bool(new.label) and new.label == old.label
-    if new.label != old.label and new.label.isupper() and old.label.isupper():
+    has_labels = bool(new.label and old.label)
+    if has_labels and new.label != old.label:
         return False
     kinds = new.values.keys() & old.values.keys()
-    pairs = ((kind, new.values[kind], old.values[kind]) for kind in kinds)
+    values = ((kind, new.values[kind], old.values[kind]) for kind in kinds)
     differing = {
         kind: (one, other)
-        for kind, one, other in pairs
+        for kind, one, other in values
         if one - other and other - one and not (kind == "name" and _words(one) & _words(other))
     }
     if len(differing) > 1:
         return False  # one of the values may be the subject: `invoice 7 is $300`
-    if not has_label:
+    if not has_labels:
         is_one = all(len(one - other) == 1 == len(other - one) for one, other in differing.values())
         return bool(differing) and is_one and _has_same_subject(new, old, common)
     same = _words(new.values.get("name", frozenset()) & old.values.get("name", frozenset()))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from app.common.texts import sendable
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.sentences import label_of, shortened
+from app.compaction.summaries.sentences import QUESTION, label_of, shortened
 from app.compaction.summaries.summary_text import (
     GAVE,
     HEADING,
@@ -145,8 +145,10 @@ class Writer:
         values = self.items.get(Section.VALUES, [])
         newest[Section.VALUES].sort(key=lambda at: values[at] not in strong)
         stated.sort(key=lambda at: listed[at] not in newer)
-        told = [at for at in requests[1:] if numbers[at] in telling]
-        told.sort(key=lambda at: len(digest.requests[numbers[at]]) > MAX_STATING_CHARS)
+        texts_of = list(digest.requests.values())
+        others = sorted(requests[1:], key=lambda at: texts_of[at].endswith(QUESTION))
+        told = [at for at in others if numbers[at] in telling]
+        told.sort(key=lambda at: len(texts_of[at]) > MAX_STATING_CHARS)
         ran = self.items.get(Section.COMMANDS, [])
         newest[Section.COMMANDS].sort(key=lambda at: ran[at].endswith(f"{GAVE}ok"))
         yield Rank(Section.REQUESTS, requests[:1], 0.25)
@@ -157,10 +159,10 @@ class Writer:
         for section in (Section.TODO, Section.FAILED, Section.OPEN):
             yield Rank(section, newest[section], 0.1)
         yield Rank(Section.SAID, said[:1], 0.2)
-        yield Rank(Section.REQUESTS, requests[1:], 0.45, is_older=True)
+        yield Rank(Section.STATED, stated, 0.2)
+        yield Rank(Section.REQUESTS, others, 0.45, is_older=True)
         for section in (Section.COMMANDS, Section.EDITED, Section.DONE):
             yield Rank(section, newest[section][:MAX_WORK], 0.12)
-        yield Rank(Section.STATED, stated, 0.2)
         yield Rank(Section.EARLIER, newest[Section.EARLIER], 0.35)
         yield Rank(Section.VALUES, newest[Section.VALUES], 0.12, is_optional=True)
         yield Rank(Section.SAID, said[1:], 0.12, is_older=True, is_optional=True)
