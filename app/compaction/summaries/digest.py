@@ -41,7 +41,7 @@ NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS = 80, 300
 LONG_MESSAGE_CHARS = 2_000
-EDGE_CHARS, MIN_LABEL_CHARS = 800, 6
+EDGE_CHARS = 800
 """Of longer messages statements are read at the beginning and the end, labelled ones anywhere."""
 
 _CLAUSE_END = re.compile(r"[,;\u3001\uff0c]")
@@ -138,9 +138,6 @@ class Digest:
             if self._action:
                 self.work.add_command(self._action, text)
                 self._action = ""
-            for line in text[-EDGE_CHARS:].splitlines()[-4:]:  # what a person added below it
-                if is_prose(line) and len(label_of(line)) > MIN_LABEL_CHARS:
-                    self._state(line.strip(), self._number)
             return
         if resumed := sentences.resumed_from(text):
             self.earlier = resumed
@@ -178,7 +175,7 @@ class Digest:
         if last > max(self.requests, default=0) and _width(self.said[last]) < STEP_CHARS:
             del self.said[last]  # a short step that is over
         self.said[self._number] = _bounded(prose)
-        self._state_all(prose, by_user=False, is_step=is_step)
+        self._state_all(prose, is_step=is_step)
 
     def finish(self, *, is_answered: bool = False) -> None:
         """Take the user's message that waits as a request or as statements (rule 2)."""
@@ -212,16 +209,11 @@ class Digest:
         self._state_all(text.partition(ASKED)[0], request=number)
 
     def _state_all(
-        self,
-        text: str,
-        *,
-        by_user: bool = True,
-        request: int = 0,
-        is_step: bool = False,
-        replaces: bool = True,
+        self, text: str, *, request: int = 0, is_step: bool = False, replaces: bool = True
     ) -> None:
         """Take up the statements of a request, or of an assistant's text."""
-        is_short, at, found = by_user and len(text) <= MAX_NOTED_CHARS, 0, 0
+        by_user, at, found = request > 0, 0, 0
+        is_short = by_user and len(text) <= MAX_NOTED_CHARS
         inner = range(EDGE_CHARS, len(text) - EDGE_CHARS if len(text) > LONG_MESSAGE_CHARS else 0)
         every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         for each in every:
@@ -234,8 +226,8 @@ class Digest:
                 is_stated = is_stated or len(of.stems) >= MIN_REASON_STEMS
             is_stated = is_stated and (at not in inner if by_user else len(of.stems) >= MIN_STEMS)
             if is_stated or label_of(each):
-                at_number = request or self._number
-                self._state(each, at_number, by_user=by_user, request=request, replaces=replaces)
+                number = request or self._number
+                self._state(each, number, by_user=by_user, request=request, replaces=replaces)
                 found += 1
 
     # --- statements -----------------------------------------------------------------------

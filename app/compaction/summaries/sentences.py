@@ -373,22 +373,19 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
     if has_labels and new.label != old.label:
         return False
     kinds = new.values.keys() & old.values.keys()
-    values = ((kind, new.values[kind], old.values[kind]) for kind in kinds)
-    differing = {
-        kind: (one, other)
-        for kind, one, other in values
-        if one - other and other - one and not (kind == "name" and _words(one) & _words(other))
-    }
+    one, other = new.values, old.values
+    differing = {kind for kind in kinds if one[kind] - other[kind] and other[kind] - one[kind]}
+    if "name" in differing and _words(one["name"]) & _words(other["name"]):
+        differing.remove("name")
     if len(differing) > 1:
         return False  # one of the values may be the subject: `invoice 7 is $300`
     if not has_labels:
-        is_one = all(len(one - other) == 1 == len(other - one) for one, other in differing.values())
+        is_one = all(len(one[kind]) == 1 == len(other[kind]) for kind in differing)
         return bool(differing) and is_one and _has_same_subject(new, old, common)
-    same = _words(new.values.get("name", frozenset()) & old.values.get("name", frozenset()))
-    mine, others = new.stems - common | same, old.stems - common | same
+    mine, others = new.stems - common, old.stems - common
     both = mine & others
     overlap = len(both) / min(len(mine), len(others)) if both else 0
-    if differing.keys() - WEAK:
+    if differing - WEAK:
         return overlap >= 0.32
     least, shared = (0.6, 2) if differing else (0.7, 3)
     return (bool(differing) or not kinds) and overlap >= least and len(both) >= shared

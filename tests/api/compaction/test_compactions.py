@@ -86,7 +86,7 @@ async def test_a_receipt_shows_what_had_no_room(client: httpx.AsyncClient) -> No
     receipt = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
     (summary,) = receipt["made"]
     assert sum(section["dropped"] for section in summary["sections"]) > 0
-    assert "- I walked past berth 0" in summary["unlisted"]
+    assert "- @1 I walked past berth 0" in summary["unlisted"]
     assert "berth 0" not in summary["text"]
     assert receipt["summaries"] == [summary]
 
