@@ -1,4 +1,4 @@
-"""Sessions and transactions with all repositories."""
+"""Sessions and transactions with the SQL of all features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One compaction: its plan, the summaries that carry it out, and its receipt.
+"""One compaction: plans it, makes its summaries, and returns its receipt.
 
 Nothing is stored here, and no session is open while a model is called.
 """
@@ -113,7 +113,7 @@ class CompactionRun:
 
     @property
     def model(self) -> str | None:
-        """The model that summarises, None for the built-in summariser.
+        """The model that summarises, None for the `extractive` summariser.
 
         Raises ValidationError for one that is not allowed.
         """

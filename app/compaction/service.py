@@ -1,4 +1,4 @@
-"""Compactions that a caller requests, that a build needs, or that are due in the background.
+"""Compactions that a caller requests, that a build needs, or that are due: when, and their storing.
 
 1. One compaction of a conversation runs at a time, in whichever process: it holds a lease. A forced
    one waits for another to end; a build does not. A worker holds the lease of what it claimed: its
@@ -271,7 +271,7 @@ class CompactionService:
         """Make the summary that a build needs because it cannot send a provider's item.
 
         What is shown stays the same, so epochs with the item go on [compaction.provider-item].
-        Without a usable model the built-in summariser makes it. Returns what it had to do without.
+        Without a usable model the `extractive` summariser does. Returns what it had to do without.
         """
         source = await self._read(tenant_id, conversation_id, settings)
         if source.state.view_version != view_version or not lacks_summary(source.view):

@@ -177,7 +177,7 @@ class ContextResult:
 @answer()
 @dataclass(frozen=True, slots=True)
 class MessageSummary:
-    """A summary, and the model that made it, `extractive` for the built-in summariser."""
+    """A summary, and the model that made it, `extractive` without one."""
 
     summary: str
     """The summary."""

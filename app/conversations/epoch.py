@@ -1,4 +1,4 @@
-"""Epochs: when a payload extends the last one, and why it does not.
+"""Epochs: series of payloads that extend each other. Why one ends: `context/epoch_reasons.py`.
 
 1. An epoch belongs to a payload stream: one format and one model of a conversation.
 2. It has one set of resolved settings and one view. While both stay the same, every payload extends

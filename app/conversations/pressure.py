@@ -1,4 +1,4 @@
-"""The pressure of a conversation, and when a compaction is due.
+"""How full the context window of a conversation is: its budget and pressure.
 
 1. The budget is read from a conversation's state instead of its log. The estimate is that of the
    next build: from the running token sums of the log, and from what the last build had beyond them.

@@ -31,7 +31,7 @@ MAX_DAYS = 366
 USUAL_DAYS = 30
 """The range of days where none is requested."""
 EXTRACTIVE = "extractive"
-"""The model name in receipts of the built-in summariser."""
+"""The model name in receipts of the `extractive` summariser."""
 _USD_DIGITS = 12
 """Decimals of an amount in an answer: sums of floating-point numbers have meaningless ones."""
 

@@ -40,7 +40,7 @@ class SummariserRun:
     """The model calls of one compaction: their limits, and their cost. See [decision 0010].
 
     `deadline` is on the summariser's clock. `calls` includes failed ones. `model` is the one that
-    answered last, `extractive` for the built-in summariser. `cost_usd` is None where a price is
+    answered last, `extractive` without one. `cost_usd` is None where a price is
     unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
     the tenant's own ones included. `unrecorded` are the answered calls by model that no usage
     totals have yet. `input_tokens` exclude cached ones. The object is mutable, and belongs to one
@@ -78,7 +78,7 @@ class SummariserRun:
         self.unrecorded[call.model] = entry.plus(before) if before is not None else entry
 
     def set_extractive(self) -> None:
-        """Record that the built-in summariser answered last."""
+        """Record that the `extractive` summariser answered last."""
         self.model = self.prompt_hash = EXTRACTIVE
 
     async def record_in(

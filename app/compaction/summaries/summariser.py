@@ -52,7 +52,7 @@ class Summariser:
     def choose_model(
         self, call_model: str | None, policy_model: str | None, conversation_model: str | None
     ) -> str | None:
-        """Return the model that summarises, None for the built-in summariser.
+        """Return the model that summarises, None for the `extractive` summariser.
 
         Raises ValidationError when the call or the policy names a model that is not allowed.
         [summary.model-order]
