@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from uuid_utils import uuid7
 
-from app.blobs.store import BlobStore, ObjectStore
+from app.blobs.byte_store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
 from app.compaction.service import CompactionService
@@ -22,12 +22,12 @@ from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summaries.summariser import Summariser
 from app.compaction.undo import ReceiptService
+from app.context.agent_tool_calls import ToolCallService
 from app.context.build import ContextService
 from app.context.build_answer import BuildReplayService
 from app.context.model_entries import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless import StatelessService
-from app.context.tool_calls import ToolCallService
 from app.context.usage_service import UsageService
 from app.conversations.events import EventService
 from app.conversations.messages.redactions import RedactionService

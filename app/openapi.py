@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.common.answers import ANSWERS
+from app.common.answer_schemas import ANSWERS
 from app.common.errors import Forbidden, RateLimited, Unauthenticated
 from app.conversations.event_routes import StreamedEvent
 from app.conversations.listing import METADATA_FILTER

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-from app.blobs.blobs import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
+from app.blobs.chunks import TEXT, Blob, Chunk, Chunker, blob_id, decode_lossy, encode
 from app.blobs.preview import Preview, PreviewKind, preview_of_texts, should_offload
 from app.blobs.stored_output import StoredOutput, inline_output, part_text
 from app.common import json_text

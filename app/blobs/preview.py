@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-from app.blobs.blobs import (
+from app.blobs.chunks import (
     MAX_CHARACTER_BYTES,
     ToolOutputRef,
     decode,

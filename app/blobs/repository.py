@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from app.blobs.blobs import Blob, Chunk
+from app.blobs.chunks import Blob, Chunk
 from app.common.errors import NotFound
 from app.common.texts import sendable
 from app.database.connections import Repository, Statement

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from app.blobs.blobs import ToolOutputRef, count_lines, encode
+from app.blobs.chunks import ToolOutputRef, count_lines, encode
 from app.blobs.preview import WHOLE, Preview, PreviewKind
 from app.common import json_text
 from app.formats import media

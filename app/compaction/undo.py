@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import Conflict, NotFound
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import Conversation

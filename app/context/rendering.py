@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import orjson
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
 from app.formats.base import Provider, System, SystemPrompt

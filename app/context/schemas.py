@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from typing_extensions import TypeAliasType
 
-from app.common.answers import AnyObject, answer
+from app.common.answer_schemas import AnyObject, answer
 from app.common.schema_errors import NAME_PATTERN
 from app.context.rendering import Breakpoint
 from app.context.usage_repository import EpochItem

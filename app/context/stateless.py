@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import Problem, ServiceUnavailable, ValidationError
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest

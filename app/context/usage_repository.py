@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.pages import Page, first_of
 from app.conversations.epoch import Epoch, model_in
 from app.conversations.from_rows import epoch_from

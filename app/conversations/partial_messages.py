@@ -19,7 +19,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeGuard
 
-from app.blobs.blobs import encode
+from app.blobs.chunks import encode
 from app.blobs.preview import GREP, READ_BYTES, READ_LINES
 from app.blobs.stored_output import message_ref
 from app.common import json_text

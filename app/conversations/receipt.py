@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.conversations.view import Span, Summary, View
 from app.policy.policy import StrategyName
 

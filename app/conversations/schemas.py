@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import ConfigDict, Field, WrapValidator, create_model
 
 from app.common import json_text
-from app.common.answers import AnyObject
+from app.common.answer_schemas import AnyObject
 from app.common.environment import one_line
 from app.common.errors import ValidationError
 from app.conversations.conversation import (

@@ -31,7 +31,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from app.common import json_text
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.formats.message import FormatName
 
 SUMMARY_PREFIX = "[Earlier summary, lossy: recall or refetch exact values, never reconstruct them: "

@@ -33,7 +33,7 @@ from starlette.requests import Request
 from app.blobs.preview import COMPACT_CONTEXT, TOOL_SEARCH
 from app.common.errors import ContextError, NotFound, ValidationError
 from app.common.ids import MAX_CHARS
-from app.context.tool_calls import ToolCallResult
+from app.context.agent_tool_calls import ToolCallResult
 from app.formats import ToolDefinition
 from app.formats.message import FormatName
 from app.http.errors import answer_error, answer_unexpected

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import ContextLimitUnknown, ValidationError
 from app.models.model_info import ModelInfo
 from app.policy.policy import BudgetPolicy

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.models.model_info import INEXACT_MARGIN
 from app.policy.policy import CounterName
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from typing_extensions import TypeAliasType
 
 from app.common import json_text
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 
 O200K = "o200k_base"
 """The tokenizer that the service counts with."""

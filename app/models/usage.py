@@ -18,7 +18,7 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import ValidationError
 from app.formats.message import FormatName
 from app.models.budget import Usage

@@ -261,15 +261,10 @@ DEFAULT_POLICY: Mapping[str, Any] = Policy().model_dump(mode="json")
 """Every setting with its default, nested as in JSON."""
 
 
-EARLIER_NAMES = {"gc": "collection"}
-"""Names of groups in stored settings and exports of earlier versions, and those of now."""
-
-
 def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` overridden by the settings of `patch`, without null settings."""
     merged = dict(base)
-    for name, given in patch.items():
-        key = EARLIER_NAMES.get(name, name)
+    for key, given in patch.items():
         is_group = isinstance(given, Mapping)
         value = merge(merged.get(key) or {}, given) or None if is_group else given
         if value is None:

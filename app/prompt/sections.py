@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.blobs.preview import COMPACT_CONTEXT, TOOL_SEARCH
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.texts import sendable
 from app.models.budget import Limits
 from app.prompt.agent_tools import deferred_note

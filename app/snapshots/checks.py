@@ -36,7 +36,7 @@ from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
 from app.policy.policy import StrategyName
-from app.snapshots.columns import FIELDS, KEYS, KINDS
+from app.snapshots.copied_rows import FIELDS, KEYS, KINDS
 
 FORMAT = "context-service.conversation"
 VERSION = 1

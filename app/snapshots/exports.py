@@ -26,7 +26,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from app.blobs.blobs import Blob, Chunker, blob_id
+from app.blobs.chunks import Blob, Chunker, blob_id
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.common.errors import NotFound, ServiceUnavailable, ValidationError
@@ -41,7 +41,7 @@ from app.http.errors import validated
 from app.policy.policy import merge
 from app.repositories import Database, Repositories
 from app.snapshots.checks import FORMAT, LINES, VERSION, ImportChecker, Line, read_lines
-from app.snapshots.columns import ADD, KINDS, Shown, end_copy, page, read_settings, write
+from app.snapshots.copied_rows import ADD, KINDS, Shown, end_copy, page, read_settings, write
 
 _PIECE_BYTES = 32_768
 """Bytes of a blob in one line."""

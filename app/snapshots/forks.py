@@ -26,7 +26,7 @@ from typing import Any
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from app.blobs.store import BlobStore
+from app.blobs.byte_store import BlobStore
 from app.common import json_text
 from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
@@ -50,7 +50,7 @@ from app.conversations.view_changes import kept_seqs
 from app.database.connections import Session, Statement
 from app.database.tables import TABLES
 from app.repositories import Database, Repositories
-from app.snapshots.columns import ADD, Shown, end_copy, insert_rows, read_settings, rows_of
+from app.snapshots.copied_rows import ADD, Shown, end_copy, insert_rows, read_settings, rows_of
 
 BATCH_MESSAGES = 5_000
 """Messages that one statement copies, or whose blobs it copies, well within its timeout."""

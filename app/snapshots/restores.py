@@ -28,7 +28,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from app.blobs.offloading import OffloadRules
 from app.common import json_text
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import (
     Conflict,
     NotFound,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, WrapValidator
 
-from app.common.answers import AnyObject, answer
+from app.common.answer_schemas import AnyObject, answer
 from app.common.schema_errors import UUID_PATTERN
 from app.common.texts import sendable
 from app.conversations.messages.draft import is_message_id

@@ -28,7 +28,7 @@ from datetime import datetime
 
 from cachetools import LRUCache, TTLCache
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import (
     Conflict,
     NotFound,

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from app.blobs.blobs import Blob, ToolOutputRef
+from app.blobs.byte_store import BlobStore
+from app.blobs.chunks import Blob, ToolOutputRef
 from app.blobs.repository import COLLECT, COLLECTABLE, LIST_DUE, STALE_UPLOADS, SWEPT
-from app.blobs.store import BlobStore
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import NotFound
 from app.conversations.events import EventType
 from app.conversations.messages.stored_results import StoredResults

@@ -20,8 +20,8 @@ from typing import Any
 
 import re2
 
-from app.blobs.blobs import MAX_CHARACTER_BYTES, decode_lossy, split_character
-from app.common.answers import answer
+from app.blobs.chunks import MAX_CHARACTER_BYTES, decode_lossy, split_character
+from app.common.answer_schemas import answer
 from app.common.errors import ValidationError
 
 MAX_WHOLE_LINE_BYTES = 262_144

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import sha256
 
-from app.blobs.blobs import CHUNK_BYTES, TEXT, Blob, count_lines
+from app.blobs.chunks import CHUNK_BYTES, TEXT, Blob, count_lines
 from app.blobs.repository import CHUNK_BEFORE_LINE, PAGE
 from app.blobs.stored_output import SEQ_REF, message_ref, output_text, stored_output_from
 from app.common.errors import Gone, NotFound

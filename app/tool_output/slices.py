@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.blobs.blobs import MAX_CHARACTER_BYTES, decode_lossy, encode, prefix_size, split_character
-from app.common.answers import answer
+from app.blobs.chunks import MAX_CHARACTER_BYTES, decode_lossy, encode, prefix_size, split_character
+from app.common.answer_schemas import answer
 
 MAX_LINE_BYTES = 65_536
 _REACH = MAX_CHARACTER_BYTES - 1

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from app.blobs.blobs import Blob, Chunk, Chunker
+from app.blobs.chunks import Blob, Chunk, Chunker
 from app.blobs.preview import Preview, PreviewBuilder
 from app.common.errors import NotFound, PayloadTooLarge, ServiceUnavailable
 from app.conversations.messages.stored_results import StoredResults

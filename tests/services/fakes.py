@@ -15,7 +15,7 @@ from unittest import mock
 import orjson
 from uuid_utils import uuid7
 
-from app.blobs.store import BlobStore, ObjectStore
+from app.blobs.byte_store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.common.pages import Page
 from app.compaction.run import CompactionRequest

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.blobs.blobs import Blob, Chunk
+from app.blobs.chunks import Blob, Chunk
 from app.blobs.offloading import OffloadRules
 from app.blobs.preview import Preview, bounded_by_window, should_offload
 from app.common.concurrency import in_thread_if

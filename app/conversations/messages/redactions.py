@@ -26,7 +26,7 @@ from typing import Any
 
 from app.blobs.stored_output import inline_output
 from app.common import json_text
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import NotFound
 from app.conversations.events import EventType
 from app.conversations.messages.repository import REDACTION_LOCK

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import ConfigDict, Field
 
-from app.blobs.blobs import ToolOutputRef
-from app.common.answers import AnyObject
+from app.blobs.chunks import ToolOutputRef
+from app.common.answer_schemas import AnyObject
 from app.common.errors import Conflict, NotFound, UnpairedToolResult
 from app.common.pages import Page
 from app.common.schema_errors import NAME_PATTERN

@@ -19,7 +19,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
-from app.blobs.blobs import ToolOutputRef
+from app.blobs.chunks import ToolOutputRef
 from app.blobs.stored_output import StoredOutput, inline_output, stored_output_from
 from app.common import json_text
 from app.common.errors import UnpairedToolResult

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-from app.blobs.blobs import ToolOutputRef
+from app.blobs.chunks import ToolOutputRef
 from app.blobs.offloading import is_same_result
 from app.common import json_text
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.concurrency import THREAD_BYTES, in_thread_if
 from app.common.errors import Conflict, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound

@@ -10,10 +10,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from app.blobs.blobs import CHUNK_BYTES, Blob, Chunk, Chunker
+from app.blobs.byte_store import BlobStore
+from app.blobs.chunks import CHUNK_BYTES, Blob, Chunk, Chunker
 from app.blobs.offloading import NewBlob, restore_result
 from app.blobs.preview import Preview, PreviewBuilder
-from app.blobs.store import BlobStore
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, for_each, in_thread_if
 from app.common.errors import Gone, ServiceUnavailable

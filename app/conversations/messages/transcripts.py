@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 from app.common.errors import NotFound, ValidationError
 from app.common.pages import UNBOUNDED, Bound
 from app.conversations.conversation import Conversation, ConversationState

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from uuid_utils import uuid7
 
-from app.blobs import store as object_store
-from app.blobs.blobs import CHUNK_BYTES, Chunk, Chunker
-from app.blobs.store import BlobStore, ObjectStore
+from app.blobs import byte_store as object_store
+from app.blobs.byte_store import BlobStore, ObjectStore
+from app.blobs.chunks import CHUNK_BYTES, Chunk, Chunker
 from app.common.errors import ServiceUnavailable
 
 TENANT = "default"

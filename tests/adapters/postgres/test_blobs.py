@@ -14,8 +14,8 @@ import pytest_asyncio
 from uuid_utils import uuid7
 
 from app.blobs import repository as statements
-from app.blobs.blobs import TEXT, Blob, Chunk, Chunker
-from app.blobs.store import BlobStore
+from app.blobs.byte_store import BlobStore
+from app.blobs.chunks import TEXT, Blob, Chunk, Chunker
 from app.common.errors import NotFound
 from app.conversations.conversation import StoredSettings
 from app.database.connections import Statement

@@ -332,14 +332,12 @@ def in_parts(line: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def test_files_of_earlier_versions_are_read(client: httpx.AsyncClient) -> None:
-    """Long records are in parts, columns with a default missing, names old. [exports.format]"""
+    """Long records are in parts, columns with a default missing. [exports.format]"""
     whole = a_file()
-    whole[1]["policy"] = '{"collection":{"drop_compacted":true}}'
     later = ("timestamp", "at", "late_at", "output")
     cut = [
         {name: value for name, value in line.items() if name not in later} for line in whole[1:-1]
     ]
-    cut[0]["policy"] = '{"gc":{"drop_compacted":true}}'
     lines = [whole[0], *(part for line in cut for part in in_parts(line)), whole[-1]]
     again = await exported(client, await imported(client, written(lines)))
     assert [json.loads(line) for line in again.splitlines()][1:-1] == whole[1:-1]

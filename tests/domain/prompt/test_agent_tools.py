@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common.errors import ValidationError
 from app.common.texts import is_sendable
-from app.context.tool_calls import Call, parse_call, result_message
+from app.context.agent_tool_calls import Call, parse_call, result_message
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
 from app.prompt.agent_tools import (

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from app.blobs.blobs import Chunk, Chunker, encode
+from app.blobs.chunks import Chunk, Chunker, encode
 
 PARTS = ["a", "b", "ab", " ", "\n", "\r\n", "\r", "é", "€", "😀", "\ud800", "\udc00", "\0"]
 """Characters of every length, both halves of a pair, and the ends of lines."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import CHUNK_BYTES, decode, decode_lossy, encode, split_character
+from app.blobs.chunks import CHUNK_BYTES, decode, decode_lossy, encode, split_character
 from tests.domain.tool_output.generated import any_bytes, any_text, chunked, cut_up
 
 

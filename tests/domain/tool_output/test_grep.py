@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.blobs.blobs import decode_lossy, encode
+from app.blobs.chunks import decode_lossy, encode
 from app.common.errors import ValidationError
 from app.tool_output.grep import (
     ELLIPSIS,

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import TEXT, Blob, blob_id
+from app.blobs.chunks import TEXT, Blob, blob_id
 from app.blobs.offloading import (
     OffloadedResult,
     OffloadRules,

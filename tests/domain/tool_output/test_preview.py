@@ -10,7 +10,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import ToolOutputRef, encode
+from app.blobs.chunks import ToolOutputRef, encode
 from app.blobs.preview import (
     GREP,
     NOTE_BYTES,

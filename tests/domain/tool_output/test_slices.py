@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.blobs.blobs import decode_lossy, encode, prefix_size
+from app.blobs.chunks import decode_lossy, encode, prefix_size
 from app.tool_output.slices import LineReader, OutputBytes, OutputLines, byte_slice, bytes_to_fetch
 from tests.domain.tool_output.generated import any_bytes, cut_up
 

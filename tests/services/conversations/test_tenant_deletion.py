@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
-from app.blobs.store import ObjectStore
+from app.blobs.byte_store import ObjectStore
 from app.repositories import Database
 from tests.conftest import execute
 from tests.services.fakes import TENANT, Harness, WatchedDatabase, asks, result, user

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.common.errors import ContextError, Gone, NotFound, ValidationError
-from app.context.tool_calls import ToolCallResult, ToolCallService
+from app.context.agent_tool_calls import ToolCallResult, ToolCallService
 from app.formats.message import FormatName
 from app.tool_output.grep import GrepResult, MatchedLine
 from app.tool_output.slices import OutputLines

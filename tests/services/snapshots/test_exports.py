@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.repositories import Database
-from app.snapshots.columns import PAGES
+from app.snapshots.copied_rows import PAGES
 from app.snapshots.exports import ExportService, ImportService
 from tests.domain.histories import RawLog, raw_logs
 from tests.plans import plan_of

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.blobs.store import BlobStore, ObjectStore
+from app.blobs.byte_store import BlobStore, ObjectStore
 from app.common.errors import ContextError, Gone, NotFound, ServiceUnavailable, UnpairedToolResult
 from app.conversations.conversation import ConversationState
 from app.conversations.messages.stored_results import Content

@@ -10,8 +10,8 @@ from typing import Any
 
 import asyncpg
 
-from app.blobs.blobs import TEXT, Blob, Chunk
-from app.blobs.store import BlobStore, BlobWriter
+from app.blobs.byte_store import BlobStore, BlobWriter
+from app.blobs.chunks import TEXT, Blob, Chunk
 from app.common.errors import ContextError, ServiceUnavailable
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults

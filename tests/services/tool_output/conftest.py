@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from app.blobs.store import BlobStore, ObjectStore
+from app.blobs.byte_store import BlobStore, ObjectStore
 from app.repositories import Database
 from tests.services.tool_output.builders import Process, summarising
 

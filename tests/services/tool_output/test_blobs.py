@@ -10,8 +10,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.blobs.blobs import CHUNK_BYTES, decode_lossy
-from app.blobs.store import BlobStore, ObjectStore
+from app.blobs.byte_store import BlobStore, ObjectStore
+from app.blobs.chunks import CHUNK_BYTES, decode_lossy
 from app.common.errors import ContextError, Gone, ServiceUnavailable
 from app.conversations.messages.stored_results import Content
 from app.repositories import Database

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from app.blobs.store import ObjectStore
+from app.blobs.byte_store import ObjectStore
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
 from app.conversations.messages.batches import INLINE_WARNING
 from app.conversations.messages.row import Append

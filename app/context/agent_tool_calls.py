@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from app.blobs.blobs import encode
+from app.blobs.chunks import encode
 from app.blobs.offloading import result_in
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_LINES, RECALL, TOOL_SEARCH
 from app.common.errors import (

@@ -28,7 +28,7 @@ from uuid import UUID
 
 import zstandard
 
-from app.blobs.blobs import Chunk
+from app.blobs.chunks import Chunk
 from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable
 

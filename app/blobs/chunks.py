@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
-from app.common.answers import answer
+from app.common.answer_schemas import answer
 
 CHUNK_BYTES = 65_536
 """Bytes of a chunk before compression; only a blob's last chunk is shorter."""
