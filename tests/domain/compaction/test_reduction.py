@@ -141,8 +141,8 @@ def test_steps_run_only_as_far_as_needed() -> None:
     [(1_000, 20_000), (80_004, 20_001), (200_000, 50_000), (1_000_000, 60_000)],
 )
 def test_the_budget_is_a_quarter_of_the_window_between_two_bounds(window: int, budget: int) -> None:
-    """By default clamp(0.25 x window, 20 000, 60 000), and a batch is half of it."""
-    assert tool_output_limits(ToolOutputPolicy(), window) == (budget, budget // 2)
+    """By default clamp(0.25 x window, 20 000, 60 000), and a batch is three quarters of it."""
+    assert tool_output_limits(ToolOutputPolicy(), window) == (budget, budget * 3 // 4)
 
 
 @given(views(), st.integers(0, 3_000), st.integers(0, 1_500))
