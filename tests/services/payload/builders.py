@@ -36,7 +36,7 @@ def capacity_of(build: Build, exact: bool) -> int:
     """Return the most a payload may count."""
     budget = build["budget"]
     margin = 0.0 if exact else 0.05
-    return Limits(budget.total, budget.max_output_tokens, 1, None, 1, 1, margin).capacity
+    return Limits(budget.context_window, budget.max_output_tokens, 1, None, 1, 1, margin).capacity
 
 
 def check(build: Build, exact: bool) -> None:
