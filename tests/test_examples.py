@@ -59,7 +59,7 @@ from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
 from tests.judge import refusals
 from tests.patience import PATIENCE_SECONDS
 
-WINDOW = 3584
+WINDOW = 3328
 TURNS = 4
 SETTINGS: dict[str, Any] = {
     "model": "gpt-5",
