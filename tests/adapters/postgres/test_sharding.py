@@ -176,7 +176,7 @@ SPREAD = {
         "snapshots.service": "ADD LIST REMOVE",
         "conversations.search.index": "UNINDEXED",
         "conversations.search.service": "BLOCKS INDEXED_BEFORE",
-        "conversations.windows": "COUNT_TOKENS CLEAR ADD_CLEARED",
+        "conversations.moving_window": "COUNT_TOKENS CLEAR ADD_CLEARED",
         "conversations.other_conversations": "ACTIVITIES",
     }.items()
     for name in names.split()
