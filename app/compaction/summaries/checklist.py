@@ -19,8 +19,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.compaction.summaries.digest import ASKED, Digest
-from app.compaction.summaries.sentences import is_prose, pieces, sentences, shortened, statement_of
-from app.compaction.summaries.summary_text import HEADING, MORE, NOTHING, Section
+from app.compaction.summaries.sentences import (
+    common_of,
+    flat,
+    is_prose,
+    pieces,
+    sentences,
+    shortened,
+    statement_of,
+)
+from app.compaction.summaries.summary_text import HEADING, MORE, NOTHING, Section, line_of
 from app.compaction.summaries.writing import fitted
 from app.models.tokens import CountText
 
@@ -64,7 +72,7 @@ def checklist_of(
     texts = [text for text, _ in found]
     stems = [statement_of(_flat(text)).stems for text in texts]
     often = Counter(stem for each in stems for stem in each)
-    common = {stem for stem, times in often.items() if times >= max(4, len(found) // 5)}
+    common = common_of(often.items(), len(found))
 
     def rank(at: int) -> tuple[bool, int, bool, int]:
         return bool(stems[at]) and stems[at] <= common, found[at][1], at > 0, -at
@@ -72,7 +80,7 @@ def checklist_of(
     kept: set[int] = set()
     shown, remaining = "", kept_tokens - count(KEPT_HEADING) - 2
     for at in sorted(range(len(found)), key=rank):
-        cost = count(_item(texts[at])) + 1
+        cost = count(line_of(texts[at])) + 1
         if cost <= remaining and _flat(texts[at]) not in shown:
             kept.add(at)
             remaining -= cost
@@ -99,7 +107,7 @@ def _said(digest: Digest) -> Iterator[tuple[str, int]]:
 
 def kept_text(kept: Sequence[str]) -> str:
     """Return the section of what is kept."""
-    return "\n".join((KEPT_HEADING, *map(_item, kept))) if kept else ""
+    return "\n".join((KEPT_HEADING, *map(line_of, kept))) if kept else ""
 
 
 def kept_tokens_of(texts: Iterable[str], count: CountText) -> int:
@@ -176,9 +184,5 @@ def _own_lines(answer: str, checklist: Checklist) -> list[str]:
     return lines[:-1]
 
 
-def _item(text: str) -> str:
-    return f"- {text}".replace("\n", "\n  ")
-
-
 def _flat(text: str) -> str:
-    return " ".join(text.lower().split()).strip(" .!。*`\"'")
+    return flat(text).strip(" .!。*`\"'")

@@ -254,9 +254,9 @@ class Digest:
             self._remove(next((k for k in keys if not self.stated[k].by_user), keys[0]))
 
     def common_words(self) -> frozenset[str]:
-        """Return the words that many statements have: they tell no subject from another."""
-        most = max(4, len(self.stated) // 5)
-        return frozenset(word for word, keys in self._by_word.items() if len(keys) >= most)
+        """Return the words that many statements have."""
+        times = ((word, len(keys)) for word, keys in self._by_word.items())
+        return sentences.common_of(times, len(self.stated))
 
     def _replace(self, new: Stated) -> None:
         if not new.by_user:
@@ -346,7 +346,7 @@ class Digest:
 
 
 def _key(text: str) -> str:
-    return " ".join(text.lower().split()).strip(" .!。*`")
+    return sentences.flat(text).strip(" .!。*`")
 
 
 def _width(text: str) -> int:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -186,6 +186,17 @@ def is_prose(sentence: str) -> bool:
     is_long = words >= 3 or len(sentence) - len(sentence.encode("ascii", "ignore")) >= 6
     ends = sentence.endswith((":", "…", ",", "：", *QUESTION))
     return is_long and not ends and len(sentence) <= MAX_SENTENCE_CHARS and not is_code(sentence)
+
+
+def flat(text: str) -> str:
+    """Return a text for comparisons: lower case, one space between words."""
+    return " ".join(text.lower().split())
+
+
+def common_of(times: Iterable[tuple[str, int]], total: int) -> frozenset[str]:
+    """Return the words that many of `total` texts have: they tell no subject from another."""
+    most = max(4, total // 5)
+    return frozenset(word for word, found in times if found >= most)
 
 
 def one_line(text: str, max_chars: int) -> str:

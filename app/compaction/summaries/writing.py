@@ -17,7 +17,7 @@ from typing import NamedTuple
 from app.common.texts import sendable
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.sentences import QUESTION, label_of, shortened
+from app.compaction.summaries.sentences import QUESTION, flat, label_of, shortened
 from app.compaction.summaries.summary_text import (
     GAVE,
     HEADING,
@@ -205,7 +205,7 @@ class Writer:
         chosen, shown = self.chosen[section], self._shown() if section is Section.STATED else ""
         for at in rank.places:
             text, known = self.items[section][at], chosen.get(at, "")
-            if text == known or (shown and _flat(text) in shown):
+            if text == known or (shown and flat(text) in shown):
                 continue
             before = self._cost(section, known) if known else 0
             cost = self._cost(section, text)
@@ -236,7 +236,7 @@ class Writer:
 
     def _shown(self) -> str:
         inside = (self.chosen.get(section, {}).values() for section in _TEXTS)
-        return "\n".join(_flat(text) for texts in inside for text in texts)
+        return "\n".join(flat(text) for texts in inside for text in texts)
 
     def _leave_out_repeated(self) -> None:
         """Leave out statements that stand in a text that is shown (rule 3)."""
@@ -244,7 +244,7 @@ class Writer:
         for section in {Section.STATED, Section.VALUES} & self.chosen.keys():
             chosen = self.chosen[section]
             self.chosen[section] = {
-                at: text for at, text in chosen.items() if _flat(text) not in shown
+                at: text for at, text in chosen.items() if flat(text) not in shown
             }
 
     # --- the text -------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Writer:
         for section, chosen in self.chosen.items():
             for at in self._newest(section) if section is not Section.OPEN else ():
                 text = self.items[section][at]
-                is_shown = chosen.get(at) == text or (at not in chosen and _flat(text) in shown)
+                is_shown = chosen.get(at) == text or (at not in chosen and flat(text) in shown)
                 if not is_shown and len(text) <= chars and budget:
                     left[section][at] = text
                     budget, chars = budget - 1, chars - len(text)
@@ -294,10 +294,6 @@ class Writer:
                 dropped = found - kept - replaced
                 counts.append(SectionCount(section.value, found, kept, replaced, dropped))
         return tuple(counts)
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.lower().split())
 
 
 # --- summaries --------------------------------------------------------------------------------
@@ -375,7 +371,7 @@ def without_replaced(
         current.replace_by(message)
     left: list[str] = []
     for text in texts:
-        own = merged((text,)) if HEADING in text[: len(HEADING)] else Digest()
+        own = merged((text,)) if text.startswith(HEADING) else Digest()
         was_changed = own.keep_stated(current.stated.keys())
         left.append(fitted(own, count(text), count).text if was_changed else text)
     return left
