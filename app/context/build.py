@@ -235,7 +235,8 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Change
         async with deps.database.session() as session:
             await session.contexts.hide_compaction(attempt.conversation_id, stored.view_version)
         return Changed(attempt)
-    floor = stored.head_seq if attempt.drops_reasoning else 0
+    removed = build_input.epoch.reasoning_removed if build_input.epoch is not None else 0
+    floor = stored.head_seq if attempt.drops_reasoning else min(removed, stored.head_seq)
     return BuildState(
         attempt, build_input, resolved, limits, last_epoch, cached, floor, attempt.degraded
     )

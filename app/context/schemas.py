@@ -37,6 +37,7 @@ from app.http.fields import (
 )
 from app.models.budget import ContextBudget, Pressure
 from app.models.calibration import Estimate
+from app.models.prefix_reports import MAX_REMOVED, CacheMiss, RemovedReasoning
 from app.models.usage import ReportItem, TokenUsage, UsageFigures, UsageRow
 from app.policy.policy import StrategyName
 from app.prompt.schemas import MAX_CONTENT_CHARS, Sections, Tools
@@ -62,6 +63,23 @@ class UsageRequest(RequestSchema):
     model_config = examples(
         {"usage": _USAGE, "format": "openai_chat", "epoch": 1, "through_seq": 12},
         {"usage": _USAGE, "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.12"},
+        {
+            "usage": {"input_tokens": 2810, "output_tokens": 144},
+            "build_id": "0199a1b2-6c5d-7e4f-8a3b-1c2d3e4f5a6b.12",
+            "input_transformations": [
+                {
+                    "type": "reasoning",
+                    "action": "removed",
+                    "id": "rs_0f3a",
+                    "reason": "prefix_mismatch",
+                }
+            ],
+            "cache_diagnostics": {
+                "type": "cache_miss",
+                "reason": "input_changed",
+                "cache_missed_tokens": 2048,
+            },
+        },
         {},
     )
 
@@ -80,6 +98,12 @@ class UsageRequest(RequestSchema):
     build_id: str | None = Field(default=None, max_length=256, pattern=NAME_PATTERN)
     """`build_id` of the build, which stands for format, model, epoch, `through_seq` and
     `status`: best for estimates."""
+    input_transformations: list[AnyObject] = Field(default_factory=list, max_length=MAX_REMOVED)
+    """The field of this name in the answer of OpenAI or Anthropic, as it came: reasoning that the
+    provider removed is neither sent again nor counted."""
+    cache_diagnostics: AnyObject | None = None
+    """`prompt_cache_diagnostics` of OpenAI's answer or `diagnostics` of Anthropic's, as it
+    came."""
 
 
 class Reading(ResponseSchema):
@@ -104,6 +128,10 @@ class UsageAnswer(Reading):
     """Id of the report that was judged; null for none."""
     token_usage: TokenUsage | None
     """Its usage; null for none."""
+    removed_reasoning: list[RemovedReasoning]
+    """Reasoning that the provider removed, as it was reported."""
+    cache_miss: CacheMiss | None
+    """What the provider said of its cache; null for a hit, and where it said nothing."""
     current: bool
     """Whether it counts: a report of an older epoch does not."""
     should_compact: bool

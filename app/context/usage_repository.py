@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from app.common import json_text
 from app.common.answer_schemas import answer
 from app.common.pages import Page, first_of
 from app.conversations.epoch import Epoch, model_in
@@ -23,6 +24,7 @@ from app.formats.message import FormatName
 from app.models.budget import Usage
 from app.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibration
 from app.models.model_info import INEXACT_MARGIN
+from app.models.prefix_reports import CacheMiss, RemovedReasoning
 from app.models.usage import (
     CallTotals,
     Purpose,
@@ -70,6 +72,26 @@ LAST_EPOCH = Statement("""
     SELECT * FROM epochs
     WHERE conversation_id = :conversation_id AND format = ANY (CAST(:formats AS text[]))
     ORDER BY created_at DESC LIMIT 1
+""")
+
+SEQS_OF_ITEMS = Statement("""
+    SELECT item.id, (
+        SELECT max(seq) FROM messages
+        WHERE conversation_id = :conversation_id AND role = 'assistant'
+            AND strpos(body, '"' || item.id || '"') > 0
+    ) AS seq
+    FROM unnest(CAST(:ids AS text[])) AS item (id)
+""")
+# The next build reads the epoch again: its inputs have changed.
+SET_REMOVED = Statement("""
+    WITH changed AS (
+        UPDATE epochs SET reasoning_removed = :through
+        WHERE conversation_id = :conversation_id AND epoch_id = :epoch_id
+            AND reasoning_removed < :through
+        RETURNING conversation_id
+    )
+    UPDATE heads SET input_version = input_version + 1 FROM changed
+    WHERE heads.conversation_id = changed.conversation_id
 """)
 
 _FACTORS = "factor, margin, reports"
@@ -186,6 +208,8 @@ class UsageRepository(Repository):
         regions = [*fields_of(report.regions).values()] if report.regions is not None else None
         values = fields_of(report) | fields_of(report.token_usage)
         values |= {"usage": usage_json, "regions": regions}
+        values["removed_reasoning"] = json_text.dumps([*map(asdict, report.removed_reasoning)])
+        values["cache_miss"] = report.cache_miss and json_text.dumps(asdict(report.cache_miss))
         return await self._session.run(ADD_REPORT, conversation_id=conversation_id, **values) == 1
 
     async def page(
@@ -197,6 +221,17 @@ class UsageRepository(Repository):
         )
         item_from = _report_from if table == "usage_reports" else _epoch_item_from
         return first_of([item_from(row) for row in rows], limit)
+
+    async def seqs_of_items(self, conversation_id: str, ids: Sequence[str]) -> dict[str, int]:
+        """Return the messages with items of these ids, by the id; unknown ones are left out."""
+        rows = await self._session.all(SEQS_OF_ITEMS, conversation_id=conversation_id, ids=ids)
+        return {row["id"]: row["seq"] for row in rows if row["seq"] is not None}
+
+    async def set_removed(self, conversation_id: str, epoch_id: str, through: int) -> None:
+        """Let the builds after an epoch leave out reasoning up to this seq."""
+        await self._session.run(
+            SET_REMOVED, conversation_id=conversation_id, epoch_id=epoch_id, through=through
+        )
 
     async def newest(self, conversation_id: str) -> ReportItem | None:
         """Return the newest report, or None."""
@@ -276,6 +311,10 @@ def _report_from(row: Any) -> ReportItem:
         format=FormatName(row["format"]),
         token_usage=TokenUsage(*(row[name] for name in _TOKENS)),
         regions=Usage(*row["regions"]) if row["regions"] is not None else None,
+        removed_reasoning=tuple(
+            RemovedReasoning(**item) for item in json_text.loads(row["removed_reasoning"])
+        ),
+        cache_miss=CacheMiss(**json_text.loads(row["cache_miss"])) if row["cache_miss"] else None,
     )
 
 

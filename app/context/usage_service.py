@@ -10,9 +10,16 @@ from itertools import chain
 from typing import Any
 
 from app.common import json_text
-from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
+from app.common.errors import (
+    Conflict,
+    ContextError,
+    Gone,
+    NotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
 from app.common.pages import Page
-from app.context.build_answer import find_build
+from app.context.build_answer import BuildReplayService, find_build
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import CachedPayload, PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
@@ -33,6 +40,13 @@ from app.formats.message import LOG_FORMAT, FormatName
 from app.models.budget import Usage, measure, pressure_status
 from app.models.calibration import estimate_of, teaches
 from app.models.model_info import INEXACT_MARGIN
+from app.models.prefix_reports import (
+    Removal,
+    RemovedReasoning,
+    read_cache_miss,
+    read_removals,
+    removed_through,
+)
 from app.models.usage import (
     Purpose,
     ReportItem,
@@ -107,6 +121,11 @@ class UsageService:
         usage_json = json_text.dumps(report.usage) if report.usage is not None else ""
         if len(usage_json.encode()) > MAX_USAGE_BYTES:
             raise ValidationError.at("/usage", f"At most {MAX_USAGE_BYTES:,} bytes of JSON")
+        removals = read_removals(report.input_transformations)
+        miss = read_cache_miss(report.cache_diagnostics) if report.cache_diagnostics else None
+        if report.usage is None and (removals or miss):
+            raise ValidationError.at("/usage", "The usage of the same call is required")
+        places = await self._places(tenant_id, conversation_id, report.build_id, removals)
         async with self._database.transaction() as session:
             build, texts = None, None
             if report.build_id is not None:
@@ -138,7 +157,10 @@ class UsageService:
                 stored, epoch = await self._new_report(
                     session, conversation, report, settings.format, through_seq
                 )
-                stored = replace(stored, token_usage=call.usage)
+                removed = await _placed(session, conversation_id, removals, places)
+                stored = replace(
+                    stored, token_usage=call.usage, removed_reasoning=removed, cache_miss=miss
+                )
                 if report.through_seq is not None and resolved is not None and epoch is not None:
                     cached = self._cache.of_epoch(tenant_id, conversation_id, epoch)
                     counted = _count(cached, conversation, resolved, epoch, stored, texts)
@@ -149,9 +171,12 @@ class UsageService:
                         is_known = all(tool.hosted is None for tool in resolved.tools)
                         counts = call.usage.sent_tokens, regions.total, sealed
                         is_lesson = is_known and teaches(*counts, conversation.counter)
-                        is_lesson = is_lesson and not call.has_steps
+                        is_lesson = is_lesson and not (call.has_steps or removed)
                 if not await session.usage.add(conversation_id, stored, usage_json):
                     raise NotFound.conversation(conversation_id)
+                if removed and epoch is not None and stored.epoch == epoch.epoch:
+                    through = removed_through(removed)
+                    await session.usage.set_removed(conversation_id, epoch.epoch_id, through)
                 info = self._resolver.model_info(conversation, stored.model)
                 log_tokens = await session.log.total_at(conversation_id, stored.through_seq)
                 entry = usage_entry(stored.model, Purpose.REPORTED, info, call.billed, log_tokens)
@@ -187,6 +212,21 @@ class UsageService:
                 async with self._database.session() as session:
                     await make_compaction_due(session, conversation_id)
         return answer
+
+    async def _places(
+        self, tenant_id: str, conversation_id: str, build_id: str | None, removals: list[Removal]
+    ) -> list[int | None]:
+        """Return the newest message of each item of a build, if a removal names one by its index.
+
+        Empty for an unknown build, and for one that can no longer be rendered.
+        """
+        if build_id is None or all(removal.index is None for removal in removals):
+            return []
+        replay = BuildReplayService(self._database, self._resolver)
+        with suppress(NotFound, Gone):
+            build = await replay.get(tenant_id, conversation_id, build_id)
+            return list(build["diagnostics"]["item_seqs"])
+        return []
 
     async def _find_conversation(
         self, session: Repositories, tenant_id: str, conversation_id: str, model: str | None
@@ -270,6 +310,24 @@ def _count(
     return usage, sealed
 
 
+async def _placed(
+    session: Repositories,
+    conversation_id: str,
+    removals: Sequence[Removal],
+    places: Sequence[int | None],
+) -> tuple[RemovedReasoning, ...]:
+    """Return removed reasoning with the messages that it belongs to."""
+    ids = [removal.item_id for removal in removals if removal.item_id is not None]
+    seqs = await session.usage.seqs_of_items(conversation_id, ids) if ids else {}
+
+    def seq_of(removal: Removal) -> int | None:
+        if removal.index is None:
+            return seqs.get(removal.item_id or "")
+        return places[removal.index] if removal.index < len(places) else None
+
+    return tuple(RemovedReasoning(seq_of(removal), removal.reason) for removal in removals)
+
+
 async def _is_repeated(
     session: Repositories, conversation_id: str, idempotency_key: str | None, usage_json: str
 ) -> bool:
@@ -320,10 +378,12 @@ def _answer(
     """Return the answer; budget and pressure are null while no context window is known."""
     found: dict[str, Any] = dict.fromkeys(UsageAnswer.model_fields)
     found |= {"current": False, "should_compact": False, "calibrated": is_calibrated}
+    found["removed_reasoning"] = []
     if reported is not None:
         report = reported.report
         found |= {"current": reported.is_current, "report_id": report.report_id}
-        found["token_usage"] = report.token_usage
+        found |= {"token_usage": report.token_usage, "cache_miss": report.cache_miss}
+        found["removed_reasoning"] = list(report.removed_reasoning)
     if resolved is not None:
         usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
         used, is_due = judge(resolved, conversation, usage.total, reported)

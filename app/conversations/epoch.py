@@ -34,7 +34,8 @@ class Epoch:
     """The start of an epoch: all inputs of a payload except for newer messages.
 
     `start_json` holds the view and the limits. `window` is the context window in tokens that the
-    request sets, 0 for none.
+    request sets, 0 for none. Up to the seq `reasoning_removed` the provider has removed reasoning
+    from its payloads, which ends it.
     """
 
     epoch: int
@@ -49,6 +50,7 @@ class Epoch:
     sections_hash: str
     tools_hash: str
     policy_hash: str
+    reasoning_removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

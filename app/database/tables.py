@@ -368,6 +368,8 @@ CREATE TABLE epochs (
     sections_hash text NOT NULL,
     tools_hash text NOT NULL,
     policy_hash text NOT NULL,
+    -- Up to which seq the provider has removed reasoning.
+    reasoning_removed bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, lane, epoch)
 );
@@ -416,6 +418,9 @@ CREATE TABLE usage_reports (
     estimated_tokens bigint,
     -- Its parts, in the order of the fields of `Usage`.
     regions bigint[],
+    -- What the provider said of the prefix, as JSON.
+    removed_reasoning text NOT NULL,
+    cache_miss text,
     usage text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, report_id)

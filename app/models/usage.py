@@ -23,6 +23,7 @@ from app.common.errors import ValidationError
 from app.formats.message import FormatName
 from app.models.budget import Usage
 from app.models.model_info import ModelInfo
+from app.models.prefix_reports import CacheMiss, RemovedReasoning
 
 MAX_REPORTED_TOKENS = 10**12
 """The largest number of tokens that is accepted."""
@@ -236,6 +237,10 @@ class ReportItem:
     """The service's own count of the payload before calibration, if known."""
     regions: Usage | None = None
     """The parts of that count; null without one."""
+    removed_reasoning: tuple[RemovedReasoning, ...] = ()
+    """Reasoning that the provider removed; the next build leaves it out."""
+    cache_miss: CacheMiss | None = None
+    """What the provider said of its cache; null for a hit, and where it said nothing."""
     created_at: datetime | None = None
     """When it was reported."""
 

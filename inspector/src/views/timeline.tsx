@@ -81,6 +81,7 @@ export function Timeline({ conversation }: { conversation: Conversation }): JSX.
         )}
       </section>
       <Epochs id={id} epochs={epochs} reports={reports} />
+      <Said reports={reports} />
       <Usage usage={usage} />
     </div>
   );
@@ -215,6 +216,25 @@ function Epochs({ id, epochs, reports }: { id: string; epochs: Epoch[]; reports:
             </tr>
           ))}</tbody></table></div>
       )}
+    </section>
+  );
+}
+
+/** What providers said of the prefixes of calls, nothing where they said nothing. */
+function Said({ reports }: { reports: Report[] }): JSX.Element | null {
+  const told = reports.filter((report) => report.cache_miss || report.removed_reasoning.length > 0);
+  if (told.length === 0) return null;
+  return (
+    <section class="card" aria-label="What the provider said">
+      <h2>What the provider said</h2>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Table of what the provider said"><table class="list"><thead><tr><th scope="col">Call</th><th scope="col">Cache missed</th><th scope="col">Reasoning removed</th></tr></thead>
+        <tbody>{told.slice(0, 100).map(({ report_id, created_at, through_seq, cache_miss, removed_reasoning }) => (
+          <tr key={report_id}>
+            <td><When iso={created_at ?? ""} /><div class="sub">#{through_seq}</div></td>
+            <td>{cache_miss ? <>{words(cache_miss.reason)}<div class="sub">{cache_miss.missed_tokens !== null && `${compact(cache_miss.missed_tokens)} tokens`}</div></> : "–"}</td>
+            <td>{removed_reasoning.length ? removed_reasoning.map(({ seq, reason }) => <div>{seq !== null && `#${seq} `}{words(reason)}</div>) : "–"}</td>
+          </tr>
+        ))}</tbody></table></div>
     </section>
   );
 }
