@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
@@ -48,7 +48,10 @@ LINES: Mapping[str, Sequence[str]] = {
     "end": ("messages", "blobs", "lines", "sha256"),
 }
 """The fields of every type of line; others are not read."""
-_OPTIONAL = {kind: {*TABLES[table].defaults, *FACTS} for kind, table in KINDS.items()}
+_OPTIONAL: dict[str, Iterable[str]] = {
+    **{kind: {*TABLES[table].defaults, *FACTS} for kind, table in KINDS.items()},
+    "state": ("group_seq",),
+}
 _FACTS, _VIEW = TypeAdapter(CompactionFacts), TypeAdapter(View)
 
 
@@ -220,6 +223,8 @@ class ImportChecker:
         spans = (*window.gaps, *(item.span for item in window.restored))
         if not 0 < window.since <= end or any(span.end > end for span in spans):
             raise line.error("is beyond the log", "since")
+        if not 0 < (fields["group_seq"] or 1) <= end:
+            raise line.error("is beyond the log", "group_seq")
         if any(seq >= end for seq in (fields["cleared_seq"], *fields["kept"])):
             raise line.error("is beyond the log", "kept")
         self.state = fields
@@ -260,6 +265,8 @@ class ImportChecker:
     def head(self) -> dict[str, Any]:
         """The head of the log, with the calls that wait."""
         calls = self._calls
+        if (self.state["group_seq"] or 0) > self.head_seq:
+            calls = calls.ended(self.head_seq)  # by a clear, or in a fork
         opened = {id: seq for id, seq in calls.open.items() if id in self.state["open_calls"]}
         return {
             **self.state,

@@ -50,7 +50,7 @@ SETTINGS = (
 STATE = (
     *("head_seq", "open_calls", "resume_at", "promoted", "promoted_turn", "since", "parts"),
     *("window_seconds", "cleared_at", "cleared_seq", "oldest_at", "newest_at", "mentions"),
-    *("compaction_id", "kept"),
+    *("compaction_id", "kept", "group_seq"),
 )
 _LEFT_OUT = {
     "message": COMPUTED,

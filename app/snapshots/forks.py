@@ -281,7 +281,7 @@ def _head(state: ConversationState, through_seq: int) -> dict[str, Any]:
     """Return the head of a fork. When a compaction is tried again holds for all of a log."""
     return {
         **dict.fromkeys(("open_calls", "open_seqs", "provider_calls"), ()),
-        **{"head_seq": through_seq, "group_seq": 1, "is_answering": False},
+        **{"head_seq": through_seq, "group_seq": through_seq + 1, "is_answering": False},
         "resume_at": state.resume_at_tokens if through_seq == state.head_seq else 0,
         "promoted": list(state.promoted),
         "promoted_turn": state.promoted_turn,

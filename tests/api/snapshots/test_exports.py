@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import pytest
 
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 
@@ -194,6 +195,7 @@ REFUSED: dict[str, Any] = {
     "a window beyond the log": changed("state", since=99),
     "parts that are none": changed("state", parts="{}"),
     "another head": changed("state", head_seq=6),
+    "a call group beyond the log": changed("state", group_seq=99),
     "an open call that is not in the log": changed("state", open_calls=["c9"]),
     "a compaction that is missing": changed("state", compaction_id=ID),
     "an unknown agent": changed("settings", agent_id="nobody"),
@@ -303,7 +305,7 @@ def a_file() -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = [
         {"type": "export", **first, "created_at": AT, "exported_at": AT},
         {"type": "settings", **nothing, **lists, **versions},
-        {"type": "state", "head_seq": 3, **zero, **empty, **unset, **window},
+        {"type": "state", "head_seq": 3, "group_seq": 2, **zero, **empty, **unset, **window},
         {"type": "version", "kind": "sections", "version": 1, "body": SECTIONS, "created_at": AT},
     ]
     for seq, (role, body) in enumerate(BODIES.items(), start=1):
@@ -324,6 +326,24 @@ async def test_a_file_of_the_first_version_is_read(client: httpx.AsyncClient) ->
     assert [item["role"] for item in built["messages"]] == ["system", *BODIES]
 
 
+@pytest.mark.parametrize("end", ["fork", "clear"])
+async def test_no_message_joins_a_call_group_that_was_ended(
+    client: httpx.AsyncClient, end: str
+) -> None:
+    """A fork and a clear end the last call group, in a copy as well. [exports.format]"""
+    path = await new_conversation(client)
+    await append(client, path, user("look"), calling("c1"))
+    ended = await client.post(f"{path}/{end}", json={})
+    assert ended.is_success, ended.text
+    source = f"/v1/conversations/{ended.json()['conversation_id']}" if end == "fork" else path
+    joins = []
+    for each in (source, await imported(client, await exported(client, source))):
+        await append(client, each, {"role": "assistant", "content": "I have it."})
+        lines = map(json.loads, (await exported(client, each)).splitlines())
+        joins.append([line["joins"] for line in lines if line["type"] == "message"])
+    assert joins == [[False, False, False]] * 2
+
+
 def in_parts(line: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a record as earlier versions cut a long one."""
     text = json.dumps(line)
@@ -334,7 +354,7 @@ def in_parts(line: dict[str, Any]) -> list[dict[str, Any]]:
 async def test_files_of_earlier_versions_are_read(client: httpx.AsyncClient) -> None:
     """Long records are in parts, columns with a default missing. [exports.format]"""
     whole = a_file()
-    later = ("timestamp", "at", "late_at", "output")
+    later = ("timestamp", "at", "late_at", "output", "group_seq")
     cut = [
         {name: value for name, value in line.items() if name not in later} for line in whole[1:-1]
     ]
