@@ -20,7 +20,7 @@ from app.blobs.offloading import is_same_result
 from app.common import json_text
 from app.common.answer_schemas import answer
 from app.common.concurrency import THREAD_BYTES, in_thread_if
-from app.common.errors import Conflict, ServiceUnavailable, ValidationError
+from app.common.errors import Conflict, ContextError, ServiceUnavailable, ValidationError
 from app.common.pages import PAGE_BYTES, Bound
 from app.conversations.conversation import Conversation, SettingsList
 from app.conversations.from_rows import CachedSettings, versions_of
@@ -160,18 +160,29 @@ class LogService:
                 await self._active.updated(tenant_id, known.conversation)
                 known = await self._known(tenant_id, conversation_id)
             batch = await self._batches.prepare(tenant_id, known.conversation, request)
-            stored: Appended | None = None
-            shape = batch_shape(batch.drafts)
-            if shape is not None and not _needs_lock(batch):
-                opened = self._database.transaction if batch.blobs else self._database.session
-                async with opened() as session:
-                    if after := await self._append(session, tenant_id, known, batch, shape):
-                        stored = await self._stored(session, batch, *after)
-            with suppress(_SettingsChanged):
-                stored = stored or await self._append_locked(tenant_id, known, batch)
+            refused: ContextError | _SettingsChanged | None = None
+            try:
+                stored = await self._append_batch(tenant_id, known, batch)
+            except ServiceUnavailable:
+                raise  # it may have been stored, so its objects stay for the sweep
+            except (ContextError, _SettingsChanged) as error:
+                refused = error
+            await self._outputs.delete_unused(known.conversation.conversation_id, batch.blobs)
+            if refused is None:
                 await self._tell(stored)
                 return stored
+            if isinstance(refused, ContextError):
+                raise refused
         raise Conflict("The conversation's settings change too fast; try again")
+
+    async def _append_batch(self, tenant_id: str, known: CachedSettings, batch: Batch) -> Appended:
+        shape = batch_shape(batch.drafts)
+        if shape is not None and not _needs_lock(batch):
+            opened = self._database.transaction if batch.blobs else self._database.session
+            async with opened() as session:
+                if after := await self._append(session, tenant_id, known, batch, shape):
+                    return await self._stored(session, batch, *after)
+        return await self._append_locked(tenant_id, known, batch)
 
     async def _tell(self, stored: Appended) -> None:
         """Tell of a stored batch. What fails now is made good by a later read or poll."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -131,6 +131,20 @@ class StoredResults:
                 await self._store.remove(keys)
         except ServiceUnavailable:
             _log.warning("objects_not_removed")
+
+    async def delete_unused(
+        self, conversation_id: str, stored: Iterable[tuple[Blob, Sequence[Chunk]]]
+    ) -> None:
+        """Delete the objects of blobs whose content no row took, as of results stored before."""
+        objects = {blob.object_key: blob.content_id for blob, _ in stored if blob.object_key}
+        if objects:
+            with suppress(ServiceUnavailable):  # the sweep deletes them
+                async with self._database.session() as session:
+                    holds = session.blobs.holds_content
+                    unused = [
+                        k for k, id in objects.items() if not await holds(conversation_id, id)
+                    ]
+                await self.delete_objects(*unused)
 
     async def attached_blobs(
         self, conversation_id: str, refs: Sequence[str], policy: ToolOutputPolicy

@@ -245,6 +245,26 @@ async def test_a_canary_is_nowhere_afterwards(
     assert CANARY not in await dump(database_url)
 
 
+async def test_no_object_of_a_result_is_left(
+    clients: tuple[httpx.AsyncClient, httpx.AsyncClient], folder: Path
+) -> None:
+    """A result that comes again, a retried append and a refused one leave no second object."""
+    client, _ = clients
+    path = await new_conversation(client, policy=POLICY)
+    for call_id in ("c1", "c2"):
+        result = {"role": "tool", "tool_call_id": call_id, "content": LARGE}
+        await append(client, path, chat_call(call_id, "x"))
+        body, key = {"messages": [result]}, {"Idempotency-Key": call_id}
+        refused = await client.post(f"{path}/messages", json=body | {"expected_seq": 99})
+        assert_problem(refused, 409, "CONFLICT")
+        for _ in range(2):
+            stored = await client.post(f"{path}/messages", json=body, headers=key)
+            assert stored.status_code == 201, stored.text
+    assert len([file for file in folder.rglob("*") if file.is_file()]) == 1
+    assert len(await redact_all(client, path)) == 2
+    assert [file for file in folder.rglob("*") if file.is_file()] == []
+
+
 @pytest.mark.one_server  # the test runs a statement that Citus refuses
 async def test_a_redaction_is_recorded(client: httpx.AsyncClient, database_url: str) -> None:
     """Its record has who, when and why, and stays; a shared blob stays with the other message."""
