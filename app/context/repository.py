@@ -35,11 +35,12 @@ _EPOCH_COLUMNS = ", ".join(f'"{name}"' for name in ("conversation_id", *_EPOCH_F
 
 def _epoch_columns(alias: str) -> str:
     plain = ", ".join(
-        f"{alias}.{name} AS {alias}_{name}" for name in _EPOCH_FIELDS if name != "frame"
+        f"{alias}.{name} AS {alias}_{name}" for name in _EPOCH_FIELDS if name != "start_json"
     )
     # A caller that has the epoch in its payload cache has its start as well.
     is_cached = f"{alias}.epoch_id = CAST(:cached_epoch_id AS uuid)"
-    return f"{plain}, CASE WHEN {is_cached} THEN NULL ELSE {alias}.frame END AS {alias}_frame"
+    start = f"{alias}.start_json"
+    return f"{plain}, CASE WHEN {is_cached} THEN NULL ELSE {start} END AS {alias}_start_json"
 
 
 # An aggregate copies a value several times: long messages, which have media, are read apart.
@@ -87,7 +88,7 @@ READ = Statement(
                 ORDER BY pin.seq
             ) AS pins,
             CASE WHEN e.epoch IS NULL THEN ARRAY(
-                SELECT DISTINCT other.lane FROM epochs other
+                SELECT DISTINCT other.payload_stream FROM epochs other
                 WHERE other.conversation_id = :conversation_id AND other.format = :format
             ) ELSE '{{}}'::text[] END AS other_streams,
             rows.*
@@ -102,13 +103,14 @@ READ = Statement(
         ) k ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs newest
-            WHERE newest.conversation_id = :conversation_id AND newest.lane = {_PAYLOAD_STREAM}
+            WHERE newest.conversation_id = :conversation_id
+                AND newest.payload_stream = {_PAYLOAD_STREAM}
             ORDER BY newest.epoch DESC LIMIT 1
         ) e ON true
         LEFT JOIN LATERAL (
             SELECT * FROM epochs same_window
             WHERE same_window.conversation_id = :conversation_id
-                AND same_window.lane = {_PAYLOAD_STREAM}
+                AND same_window.payload_stream = {_PAYLOAD_STREAM}
                 AND same_window."window" = :window
                 AND e."window" <> :window
             ORDER BY same_window.epoch DESC LIMIT 1
@@ -172,7 +174,7 @@ ADD_EPOCH = Statement(
         ), added AS (
             INSERT INTO epochs ({_EPOCH_COLUMNS})
             SELECT {placeholders(_EPOCH_COLUMNS)} FROM alive
-            ON CONFLICT (conversation_id, lane, epoch) DO NOTHING
+            ON CONFLICT (conversation_id, payload_stream, epoch) DO NOTHING
             RETURNING conversation_id
         )
         SELECT alive.input_version FROM added JOIN alive USING (conversation_id)
@@ -334,8 +336,6 @@ class ContextRepository(CompactionQueries):
         """
         values = fields_of(epoch) | {
             "conversation_id": conversation_id,
-            "lane": epoch.payload_stream,
-            "frame": epoch.start_json,
             "hashes": [*texts],
             "texts": [*texts.values()],
             "unstored": unstored,

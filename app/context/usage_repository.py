@@ -62,10 +62,11 @@ def _newest_first(table: Listed, key: str, without: str) -> Statement:
 
 LISTS = {
     "usage_reports": _newest_first("usage_reports", "report_id", "usage"),
-    "epochs": _newest_first("epochs", "epoch_id", "frame"),
+    "epochs": _newest_first("epochs", "epoch_id", "start_json"),
 }
 NEWEST_EPOCH = Statement("""
-    SELECT * FROM epochs WHERE conversation_id = :conversation_id AND lane = :lane
+    SELECT * FROM epochs
+    WHERE conversation_id = :conversation_id AND payload_stream = :payload_stream
     ORDER BY epoch DESC LIMIT 1
 """)
 LAST_EPOCH = Statement("""
@@ -240,7 +241,7 @@ class UsageRepository(Repository):
     async def newest_epoch(self, conversation_id: str, payload_stream: str) -> Epoch | None:
         """Return the newest epoch of a payload stream, None before any build."""
         row = await self._session.first(
-            NEWEST_EPOCH, conversation_id=conversation_id, lane=payload_stream
+            NEWEST_EPOCH, conversation_id=conversation_id, payload_stream=payload_stream
         )
         return epoch_from(row, "", None) if row is not None else None
 
@@ -321,7 +322,7 @@ def _report_from(row: Any) -> ReportItem:
 def _epoch_item_from(row: Any) -> EpochItem:
     window, reason = row["window"] or None, row["reason"]
     names = {"context_window": window, "cache_break_reason": reason}
-    return read(EpochItem, row, model=model_in(row["lane"]), **names)
+    return read(EpochItem, row, model=model_in(row["payload_stream"]), **names)
 
 
 def _figures(row: Any) -> dict[str, Any]:

@@ -241,8 +241,7 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
     """Return an epoch from columns with a prefix, None without one."""
     if row[f"{prefix}epoch"] is None:
         return None
-    columns = {"payload_stream": "lane", "start_json": "frame"}
-    values = {name: row[f"{prefix}{columns.get(name, name)}"] for name in Epoch.__slots__}
+    values = {name: row[f"{prefix}{name}"] for name in Epoch.__slots__}
     return read(Epoch, values, start_json=values["start_json"] or known_start or "")
 
 

@@ -356,7 +356,7 @@ CREATE INDEX jobs_open ON jobs (created_at) WHERE status IN ('queued', 'running'
 
 CREATE TABLE epochs (
     conversation_id uuid,
-    lane text,
+    payload_stream text,
     epoch bigint,
     epoch_id uuid NOT NULL,
     format text NOT NULL,
@@ -364,16 +364,16 @@ CREATE TABLE epochs (
     reason text,
     start_seq bigint NOT NULL,
     view_version bigint NOT NULL,
-    frame text NOT NULL,
+    start_json text NOT NULL,
     sections_hash text NOT NULL,
     tools_hash text NOT NULL,
     policy_hash text NOT NULL,
     -- Up to which seq the provider has removed reasoning.
     reasoning_removed bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (conversation_id, lane, epoch)
+    PRIMARY KEY (conversation_id, payload_stream, epoch)
 );
-CREATE INDEX epochs_by_window ON epochs (conversation_id, lane, "window", epoch);
+CREATE INDEX epochs_by_window ON epochs (conversation_id, payload_stream, "window", epoch);
 CREATE INDEX epochs_by_id ON epochs (conversation_id, epoch_id);
 
 CREATE TABLE prompt_texts (

@@ -148,7 +148,7 @@ class CompactionPolicy(Group):
     retain_last_turns: Count = 1
     """Turns that `retain_summary` keeps verbatim at the end."""
     mode: Literal["background", "inline"] = "background"
-    """`background`: after the turn, once due; `inline`: only in a build that needs it."""
+    """`background`: by a worker, once due; `inline`: only in a build that needs it."""
     target: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.45
     """Share of the effective window to which a compaction reduces usage."""
     max_messages: Positive | None = None

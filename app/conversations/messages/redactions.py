@@ -138,8 +138,8 @@ SHOW_TOMBSTONE = Statement(f"""
         redacted_version = view_version + 1
     WHERE {_CONVERSATION}
 """)
-STARTS = Statement(f"SELECT epoch_id, frame FROM epochs WHERE {_CONVERSATION}")
-SET_START = Statement(f"UPDATE epochs SET frame = :frame WHERE {_EPOCH}")
+STARTS = Statement(f"SELECT epoch_id, start_json FROM epochs WHERE {_CONVERSATION}")
+SET_START = Statement(f"UPDATE epochs SET start_json = :start_json WHERE {_EPOCH}")
 DROP_SNAPSHOT_SUMMARIES = Statement(f"""
     WITH naming AS (
         SELECT s.tenant_id, s.snapshot_id
@@ -248,12 +248,12 @@ class RedactionService:
                 await repositories.contexts.hide_compaction(conversation_id, head["view_version"])
             await session.run(SHOW_TOMBSTONE, conversation_id=conversation_id)
             for row in await session.all(STARTS, conversation_id=conversation_id):
-                start = json_text.loads(row["frame"])
+                start = json_text.loads(row["start_json"])
                 if not start["view"]["summaries"] and start["view"]["retain"] is None:
                     continue
                 start["view"] |= {"summaries": [], "retain": None}
                 at = {"conversation_id": conversation_id, "epoch_id": row["epoch_id"]}
-                await session.run(SET_START, **at, frame=json_text.dumps(start))
+                await session.run(SET_START, **at, start_json=json_text.dumps(start))
             await session.run(RECORD, conversation_id=conversation_id, **record)
             await repositories.events.add(conversation_id, EventType.REDACTED, **record)
             if loses_summary:
