@@ -160,19 +160,22 @@ class LogService:
                 await self._active.updated(tenant_id, known.conversation)
                 known = await self._known(tenant_id, conversation_id)
             batch = await self._batches.prepare(tenant_id, known.conversation, request)
-            refused: ContextError | _SettingsChanged | None = None
+            stored: Appended | None = None
+            refused: ContextError | None = None
             try:
                 stored = await self._append_batch(tenant_id, known, batch)
             except ServiceUnavailable:
                 raise  # it may have been stored, so its objects stay for the sweep
-            except (ContextError, _SettingsChanged) as error:
+            except ContextError as error:
                 refused = error
+            except _SettingsChanged:
+                pass
             await self._outputs.delete_unused(known.conversation.conversation_id, batch.blobs)
-            if refused is None:
+            if refused is not None:
+                raise refused
+            if stored is not None:
                 await self._tell(stored)
                 return stored
-            if isinstance(refused, ContextError):
-                raise refused
         raise Conflict("The conversation's settings change too fast; try again")
 
     async def _append_batch(self, tenant_id: str, known: CachedSettings, batch: Batch) -> Appended:
