@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 
 from app.database.embedded import MAJOR_VERSION
@@ -165,6 +163,10 @@ def test_the_service_runs_without_what_is_left_out(fake_llm: FakeLLM) -> None:
 
 def test_the_bill_of_materials_names_every_part(tmp_path: Path) -> None:
     """It is valid CycloneDX, has each locked package and each of the page, and no time."""
+    # Its grammar of addresses takes seconds to import, in each process that collects this module.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     output = tmp_path / "sbom.json"
     command = [sys.executable, str(FILES / "sbom.py"), sys.executable, str(PAGE_LOCK), str(output)]
     subprocess.run(command, check=True)

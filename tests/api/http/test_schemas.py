@@ -13,7 +13,8 @@ import jsonschema_rs
 import pytest
 
 from app.policy.policy import Policy
-from tests.api.http.openapi_document import DOCUMENT, OPERATIONS
+from tests.answers import DOCUMENT
+from tests.api.http.openapi_document import OPERATIONS
 
 BODIES = {
     operation["operationId"]: operation["requestBody"]["content"]

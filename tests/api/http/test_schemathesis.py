@@ -17,7 +17,7 @@ import pytest
 
 from app.main import create_app
 from app.settings import Settings
-from tests.api.http.openapi_document import PUBLISHED
+from tests.answers import PUBLISHED
 from tests.api.talk import talk
 from tests.conftest import Server, in_thread, serving
 from tests.keys import create
