@@ -1,4 +1,4 @@
-"""A whole session with the generated Python client, `context_service_client`.
+"""A whole session with the generated Python client, `context_service_api`.
 
 It asks the service at `CONTEXT_URL`, with the key in `CONTEXT_API_KEY` where there is one.
 """
@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any, TypeVar
 
-from context_service_client import AuthenticatedClient, Client
-from context_service_client.api.agents import create_agent
-from context_service_client.api.blobs import read_lines, upload_blob
-from context_service_client.api.compactions import compact, list_compactions
-from context_service_client.api.context import build_context, report_usage, stream_events
-from context_service_client.api.conversations import (
+from context_service_api import AuthenticatedClient, Client
+from context_service_api.api.agents import create_agent
+from context_service_api.api.blobs import read_lines, upload_blob
+from context_service_api.api.compactions import compact, list_compactions
+from context_service_api.api.context import build_context, report_usage, stream_events
+from context_service_api.api.conversations import (
     change_conversation,
     create_conversation,
     export_conversation,
@@ -24,17 +24,17 @@ from context_service_client.api.conversations import (
     import_conversation,
     list_conversations,
 )
-from context_service_client.api.messages import (
+from context_service_api.api.messages import (
     append_messages,
     get_message,
     list_messages,
     redact_message,
     search_messages,
 )
-from context_service_client.api.models import count_tokens
-from context_service_client.api.snapshots import list_snapshots, save_conversation_snapshot
-from context_service_client.api.usage import get_conversation_usage
-from context_service_client.models import (
+from context_service_api.api.models import count_tokens
+from context_service_api.api.snapshots import list_snapshots, save_conversation_snapshot
+from context_service_api.api.usage import get_conversation_usage
+from context_service_api.models import (
     AgentCreate,
     BudgetPolicyPatch,
     BuiltContext,
@@ -61,7 +61,7 @@ from context_service_client.models import (
     UsageObject,
     UsageRequest,
 )
-from context_service_client.types import File
+from context_service_api.types import File
 
 Answer = TypeVar("Answer")
 

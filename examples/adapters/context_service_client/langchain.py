@@ -18,15 +18,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import time
-import uuid
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-import httpx
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
 from langchain_core.messages import (
     AIMessage,
@@ -47,25 +42,20 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-MAX_TRIES = 4
+from context_service_client.service import (
+    BASE_URL,
+    AsyncContextClient,
+    ContextClient,
+    Steps,
+    asked,
+    cut,
+    opened,
+    uuid_of,
+)
+
 MAX_MESSAGES = 1000
 
 TAKEN = ("model", "messages", "tools", "max_completion_tokens")
-
-Ask = tuple[str, dict[str, Any]] | float | ModelRequest[Any]
-"""A path and what to post there, seconds to wait, or what to call the model with."""
-Steps = Generator[Ask, Any, Any]
-"""Asks one after the other, the same for an agent that blocks and for one that does not."""
-
-
-class ContextServiceError(Exception):
-    """A refusal of the service; `code` is that of its problem document."""
-
-    def __init__(self, answer: httpx.Response) -> None:
-        is_json = "json" in answer.headers.get("Content-Type", "")
-        problem = answer.json() if is_json else {"detail": answer.text}
-        self.code = str(problem.get("code", answer.status_code))
-        super().__init__(f"{self.code}: {problem.get('detail')}")
 
 
 class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
@@ -77,18 +67,14 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def __init__(
         self,
-        base_url: str = "http://127.0.0.1:8080",
+        base_url: str = BASE_URL,
         api_key: str | None = None,
         *,
         settings: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        key = api_key or os.environ.get("CONTEXT_API_KEY")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.client = httpx.Client(base_url=f"{base_url}/v1", headers=headers, timeout=60)
-        self.async_client = httpx.AsyncClient(
-            base_url=f"{base_url}/v1", headers=headers, timeout=60
-        )
+        self.client = ContextClient(base_url, api_key)
+        self.async_client = AsyncContextClient(base_url, api_key)
         self._settings = settings or {}
         self._logged: dict[str, set[str | None]] = {}
 
@@ -98,7 +84,7 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Call the model with a build in place of the state's messages."""
-        return cast("ModelResponse[Any]", self._run(self._call(request), handler))
+        return cast("ModelResponse[Any]", self.client.run(self._call(request), handler))
 
     async def awrap_model_call(
         self,
@@ -106,7 +92,7 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Do the same without blocking."""
-        return cast("ModelResponse[Any]", await self._arun(self._call(request), handler))
+        return cast("ModelResponse[Any]", await self.async_client.run(self._call(request), handler))
 
     def wrap_tool_call(
         self,
@@ -116,7 +102,7 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Have the service execute a call of a tool that is not the agent's."""
         if request.tool is not None:
             return handler(request)
-        return cast("ToolMessage", self._run(self._execute(request.tool_call)))
+        return cast("ToolMessage", self.client.run(self._execute(request.tool_call)))
 
     async def awrap_tool_call(
         self,
@@ -126,16 +112,16 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Do the same without blocking."""
         if request.tool is not None:
             return await handler(request)
-        return cast("ToolMessage", await self._arun(self._execute(request.tool_call)))
+        return cast("ToolMessage", await self.async_client.run(self._execute(request.tool_call)))
 
     def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
         """Log the answer, and leave only the newest turn to the checkpoint."""
-        self._logged.pop(self._run(self._append(state["messages"])))
+        self._logged.pop(self.client.run(self._append(state["messages"])))
         return {"messages": _outdated(state["messages"])}
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
         """Do the same without blocking."""
-        self._logged.pop(await self._arun(self._append(state["messages"])))
+        self._logged.pop(await self.async_client.run(self._append(state["messages"])))
         return {"messages": _outdated(state["messages"])}
 
     # --- what is asked, and in which order ------------------------------------------------------
@@ -144,28 +130,23 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         path, batch = yield from self._append_but_last(request.state["messages"])
         ask = _ask_of(request)
         step = {**ask, "append": {"messages": batch, "format": "openai_chat"}} if batch else ask
-        built = yield from self._post(f"{path}/context", step)
+        built = yield from asked("POST", f"{path}/context", step)
         self._logged[path] = {message.id for message in request.state["messages"]}
         try:
             response = yield _with(request, built["payload"])
         except Exception as error:  # each provider has its own; the service knows "too long"
-            told = {**ask, "error": getattr(error, "body", None) or str(error)}
-            told["error_status"] = getattr(error, "status_code", None)
-            try:
-                built = (yield from self._post(f"{path}/overflow", told))["context"]
-            except ContextServiceError as refused:
-                raise (error if refused.code == "VALIDATION_ERROR" else refused) from None
+            built = yield from cut(path, ask, error)
             response = yield _with(request, built["payload"])
         if usage := _usage_of(response.result[0]):
             spent = {"usage": usage, "build_id": built["build_id"]}
-            yield from self._post(f"{path}/usage", spent)
+            yield from asked("POST", f"{path}/usage", spent)
         return response
 
     def _execute(self, call: ToolCall) -> Steps:
         path = yield from self._opened()
         function = {"name": call["name"], "arguments": json.dumps(call["args"])}
-        asked = {"tool_call": {"id": call["id"], "type": "function", "function": function}}
-        answer = yield from self._post(f"{path}/tool-calls", asked)
+        told = {"tool_call": {"id": call["id"], "type": "function", "function": function}}
+        answer = yield from asked("POST", f"{path}/tool-calls", told)
         text, status = answer["message"]["content"], "error" if answer["is_error"] else "success"
         return ToolMessage(text, tool_call_id=call["id"], name=call["name"], status=status)
 
@@ -173,7 +154,7 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Append the messages that are new in the state; the log skips those that it has."""
         path, batch = yield from self._append_but_last(messages)
         if batch:
-            yield from self._post(f"{path}/messages", {"messages": batch})
+            yield from asked("POST", f"{path}/messages", {"messages": batch})
         self._logged[path] = {message.id for message in messages}
         return path
 
@@ -182,86 +163,17 @@ class ContextMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         path = yield from self._opened()
         new = [_native(message) for message in messages if message.id not in self._logged[path]]
         while len(new) > MAX_MESSAGES:
-            yield from self._post(f"{path}/messages", {"messages": new[:MAX_MESSAGES]})
+            yield from asked("POST", f"{path}/messages", {"messages": new[:MAX_MESSAGES]})
             new = new[MAX_MESSAGES:]
         return path, new
 
     def _opened(self) -> Steps:
-        conversation_id = uuid_of(str(get_config()["configurable"]["thread_id"]))
-        path = f"/conversations/{conversation_id}"
+        thread = str(get_config()["configurable"]["thread_id"])
+        path = f"/conversations/{uuid_of(thread)}"
         if path not in self._logged:
-            created = {"conversation_id": conversation_id, **self._settings}
-            try:
-                yield from self._post("/conversations", created)
-            except ContextServiceError as error:
-                if error.code != "CONFLICT":
-                    raise
+            yield from opened(thread, self._settings)
             self._logged[path] = set()
         return path
-
-    def _post(self, path: str, body: dict[str, Any]) -> Steps:
-        """Return the answer; "not now" is asked again, messages also after a lost answer."""
-        for tries in range(1, MAX_TRIES + 1):
-            pause = 0.2
-            try:
-                answer = yield path, body
-                if answer.is_success:
-                    return answer.json()
-                if answer.status_code not in (429, 503) or tries == MAX_TRIES:
-                    raise ContextServiceError(answer)
-                pause = float(answer.headers.get("Retry-After", 1))
-            except httpx.TransportError:
-                if not path.endswith("/messages") or tries == MAX_TRIES:
-                    raise
-            yield pause
-
-    # --- who carries it out ---------------------------------------------------------------------
-
-    def _run(self, steps: Steps, model: Callable[[Any], Any] | None = None) -> Any:
-        answer: Any = None
-        failure: Exception | None = None
-        while True:
-            try:
-                ask = steps.throw(failure) if failure else steps.send(answer)
-            except StopIteration as done:
-                return done.value
-            answer = failure = None
-            try:
-                if isinstance(ask, tuple):
-                    answer = self.client.post(ask[0], json=ask[1])
-                elif isinstance(ask, float):
-                    time.sleep(ask)
-                elif model:
-                    answer = model(ask)
-            except Exception as error:
-                failure = error
-
-    async def _arun(self, steps: Steps, model: Callable[[Any], Any] | None = None) -> Any:
-        answer: Any = None
-        failure: Exception | None = None
-        while True:
-            try:
-                ask = steps.throw(failure) if failure else steps.send(answer)
-            except StopIteration as done:
-                return done.value
-            answer = failure = None
-            try:
-                if isinstance(ask, tuple):
-                    answer = await self.async_client.post(ask[0], json=ask[1])
-                elif isinstance(ask, float):
-                    await asyncio.sleep(ask)
-                elif model:
-                    answer = await model(ask)
-            except Exception as error:
-                failure = error
-
-
-def uuid_of(thread_id: str) -> str:
-    """Return the id that the service knows a thread by."""
-    try:
-        return str(uuid.UUID(thread_id))
-    except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"context-service:{thread_id}"))
 
 
 def _native(message: BaseMessage) -> dict[str, Any]:

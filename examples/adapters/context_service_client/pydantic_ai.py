@@ -1,6 +1,6 @@
 """A pydantic-ai history processor backed by the Context Service, as a capability of an agent.
 
-    context = ContextHistory(ContextClient("http://127.0.0.1:8080"), {"model": "gpt-4.1"})
+    context = ContextHistory(AsyncContextClient("http://127.0.0.1:8080"), {"model": "gpt-4.1"})
     agent = Agent("openai-responses:gpt-4.1", instructions="...", capabilities=[context])
     result = await agent.run("What failed?", conversation_id="chat-17")
 
@@ -14,15 +14,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import uuid
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-import httpx
 from pydantic_ai import (
     AgentRunResult,
     BinaryContent,
@@ -48,52 +45,13 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.direct import model_request
 from pydantic_ai.models import ModelRequestContext
 
+from context_service_client.service import AsyncContextClient, cut, opened
+
 FORMAT = {"format": "openai_responses"}
-MAX_TRIES = 4
 OPENAI = ("openai", "azure")
 MADE = (TextPart, ThinkingPart, ToolCallPart)
 STORED = "context_service"
 """Key of a message's metadata: the conversation whose log has it."""
-
-
-class ContextServiceError(Exception):
-    """A refusal of the service; `code` is that of its problem document."""
-
-    def __init__(self, answer: httpx.Response) -> None:
-        is_json = "json" in answer.headers.get("Content-Type", "")
-        problem = answer.json() if is_json else {"detail": answer.text}
-        self.code = str(problem.get("code", answer.status_code))
-        super().__init__(f"{self.code}: {problem.get('detail')}")
-
-
-class ContextClient(httpx.AsyncClient):
-    """The service over HTTP: one client for all agents of a process, closed at its end."""
-
-    def __init__(
-        self, base_url: str = "http://127.0.0.1:8080", api_key: str | None = None, **more: Any
-    ) -> None:
-        key = api_key or os.environ.get("CONTEXT_API_KEY")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        super().__init__(base_url=f"{base_url}/v1", headers=headers, timeout=60, **more)
-
-    async def ask(
-        self, method: str, path: str, body: dict[str, Any] | None = None, key: str | None = None
-    ) -> Any:
-        """Return the answer; "not now" is asked again, what has a `key` after a lost one too."""
-        for tries in range(1, MAX_TRIES + 1):
-            pause = 0.2
-            try:
-                headers = {"Idempotency-Key": key} if key else {}
-                answer = await self.request(method, path, json=body, headers=headers)
-                if answer.is_success:
-                    return answer.json()
-                if answer.status_code not in (429, 503) or tries == MAX_TRIES:
-                    raise ContextServiceError(answer)
-                pause = float(answer.headers.get("Retry-After", 1))
-            except httpx.TransportError:
-                if key is None or tries == MAX_TRIES:
-                    raise
-            await asyncio.sleep(pause)
 
 
 @dataclass
@@ -106,7 +64,7 @@ class ContextHistory(AbstractCapability[Any]):
     goes on without a prompt, too.
     """
 
-    client: ContextClient
+    client: AsyncContextClient
     settings: dict[str, Any] = field(default_factory=dict)
     _ask: dict[str, Any] = field(default_factory=lambda: dict(FORMAT), init=False)
     _built: dict[str, Any] = field(default_factory=dict, init=False)
@@ -127,8 +85,7 @@ class ContextHistory(AbstractCapability[Any]):
                     text = f"{request_id} {place} {json.dumps(item, sort_keys=True)}"
                     item["id"] = str(uuid.uuid5(uuid.NAMESPACE_URL, text))
         step = {**self._ask, "append": {"messages": items}} if items else self._ask
-        key = str(uuid.uuid4())
-        self._built = await self.client.ask("POST", f"{path}/context", step, key=key)
+        self._built = await self.client.ask("POST", f"{path}/context", step)
         self._mark(new)
         return self._messages(ctx)
 
@@ -169,13 +126,7 @@ class ContextHistory(AbstractCapability[Any]):
         """Try once more when it was too long."""
         if not isinstance(error, ModelHTTPError):
             raise error
-        told = {**self._ask, "error": error.body or error.message}
-        told["error_status"] = error.status_code
-        try:
-            cut = await self.client.ask("POST", f"{self._path}/overflow", told)
-        except ContextServiceError as refused:
-            raise (error if refused.code == "VALIDATION_ERROR" else refused) from None
-        self._built = cut["context"]
+        self._built = await self.client.run(cut(self._path, self._ask, error))
         self._limit(request_context)
         return await model_request(
             request_context.model,
@@ -230,14 +181,7 @@ class ContextHistory(AbstractCapability[Any]):
 
     async def _opened(self, ctx: RunContext[Any]) -> str:
         if not self._path:
-            conversation_id = uuid_of(ctx.conversation_id or "")
-            try:
-                created = {"conversation_id": conversation_id, **self.settings}
-                await self.client.ask("POST", "/conversations", created)
-            except ContextServiceError as error:
-                if error.code != "CONFLICT":
-                    raise
-            self._path = f"/conversations/{conversation_id}"
+            self._path = await self.client.run(opened(ctx.conversation_id or "", self.settings))
         return self._path
 
     def _new_in(self, messages: list[ModelMessage]) -> list[ModelMessage]:
@@ -250,7 +194,7 @@ class ContextHistory(AbstractCapability[Any]):
     async def _append(self, messages: list[ModelMessage]) -> None:
         if items := [item for message in messages for item in _items_of(message)]:
             batch = {"messages": items, **FORMAT}
-            await self.client.ask("POST", f"{self._path}/messages", batch, key=str(uuid.uuid4()))
+            await self.client.ask("POST", f"{self._path}/messages", batch)
         self._mark(messages)
 
     def _messages(self, ctx: RunContext[Any]) -> list[ModelMessage]:
@@ -277,14 +221,6 @@ class ContextHistory(AbstractCapability[Any]):
         if key := payload.get("prompt_cache_key"):
             settings["openai_prompt_cache_key"] = key
         request_context.model_settings = settings
-
-
-def uuid_of(conversation_id: str) -> str:
-    """Return the id that the service knows a conversation by."""
-    try:
-        return str(uuid.UUID(conversation_id))
-    except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"context-service:{conversation_id}"))
 
 
 def _items_of(message: ModelMessage) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """An OpenAI Agents SDK session whose history the Context Service keeps, and shows in a window.
 
-    service = ContextClient("http://127.0.0.1:8080")
+    service = AsyncContextClient("http://127.0.0.1:8080")
     session = ContextSession("chat-17", service, {"model": "gpt-4.1"})
     agent = await session.bound(Agent(name="ops", instructions="...", tools=[...]))
     result = await Runner.run(agent, "What failed?", session=session)
@@ -15,14 +15,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import openai
 from agents import Agent, FunctionTool, ModelResponse, ModelSettings, SessionSettings
 from agents.items import TResponseInputItem
@@ -35,8 +32,15 @@ from agents.models.openai_responses import Converter
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from agents.tool_context import ToolContext
 
+from context_service_client.service import (
+    AsyncContextClient,
+    ContextServiceError,
+    cut,
+    opened,
+    uuid_of,
+)
+
 FORMAT = {"format": "openai_responses"}
-MAX_TRIES = 4
 GIVEN = (
     "system_instructions",
     "input",
@@ -50,46 +54,6 @@ TAKEN = ("model", "input", "tools", "max_output_tokens")
 ADDED = {"seq", "turn", "token_count", "format", "created_at", "conversation_id", "agent_id"}
 ADDED |= {"output_ref", "content_truncated", "content_collected", "pinned", "visibility", "given"}
 ADDED |= {"redacted_at"}
-
-
-class ContextServiceError(Exception):
-    """A refusal of the service; `code` is that of its problem document."""
-
-    def __init__(self, answer: httpx.Response) -> None:
-        is_json = "json" in answer.headers.get("Content-Type", "")
-        problem = answer.json() if is_json else {"detail": answer.text}
-        self.code = str(problem.get("code", answer.status_code))
-        super().__init__(f"{self.code}: {problem.get('detail')}")
-
-
-class ContextClient(httpx.AsyncClient):
-    """The service over HTTP: one client for all sessions of a process, closed at its end."""
-
-    def __init__(
-        self, base_url: str = "http://127.0.0.1:8080", api_key: str | None = None, **more: Any
-    ) -> None:
-        key = api_key or os.environ.get("CONTEXT_API_KEY")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        super().__init__(base_url=f"{base_url}/v1", headers=headers, timeout=60, **more)
-
-    async def ask(
-        self, method: str, path: str, body: dict[str, Any] | None = None, key: str | None = None
-    ) -> Any:
-        """Return the answer; "not now" is asked again, what has a `key` after a lost one too."""
-        for tries in range(1, MAX_TRIES + 1):
-            pause = 0.2
-            try:
-                headers = {"Idempotency-Key": key} if key else {}
-                answer = await self.request(method, path, json=body, headers=headers)
-                if answer.is_success:
-                    return answer.json()
-                if answer.status_code not in (429, 503) or tries == MAX_TRIES:
-                    raise ContextServiceError(answer)
-                pause = float(answer.headers.get("Retry-After", 1))
-            except httpx.TransportError:
-                if key is None or tries == MAX_TRIES:
-                    raise
-            await asyncio.sleep(pause)
 
 
 class ContextSession:
@@ -106,7 +70,7 @@ class ContextSession:
     def __init__(
         self,
         session_id: str,
-        service: ContextClient,
+        service: AsyncContextClient,
         settings: dict[str, Any] | None = None,
         *,
         request_id: str | None = None,
@@ -139,7 +103,7 @@ class ContextSession:
         """Append items to the log: all or none, and once even if the answer is lost on its way."""
         batch = [self._named(place, dict(item)) for place, item in enumerate(items)]
         if batch:
-            await self.post("messages", {"messages": batch, **FORMAT}, key=str(uuid.uuid4()))
+            await self.post("messages", {"messages": batch, **FORMAT})
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take back the newest item, to correct a turn or ask again; None if nothing is shown.
@@ -185,12 +149,15 @@ class ContextSession:
         self.session_settings = SessionSettings(limit=0)
         return agent.clone(model=ContextModel(self, model, own), tools=[*agent.tools, *own])
 
-    async def post(self, to: str, body: Any = None, key: str | None = None) -> Any:
+    async def post(self, to: str, body: Any = None) -> Any:
         """Ask the service something of this conversation."""
         await self._open()
-        return await self._service.ask(
-            "POST", f"/conversations/{self.conversation_id}/{to}", body, key
-        )
+        return await self._service.ask("POST", f"/conversations/{self.conversation_id}/{to}", body)
+
+    async def cut(self, error: openai.BadRequestError) -> Any:
+        """Return a build without the oldest turns, if "too long" is what the provider said."""
+        path = f"/conversations/{self.conversation_id}"
+        return await self._service.run(cut(path, self.asked, error))
 
     async def _get(self, to: str) -> Any:
         await self._open()
@@ -200,12 +167,7 @@ class ContextSession:
         """Create the conversation when it is not there, and follow it to its newest fork."""
         if self._is_open:
             return
-        created = {"conversation_id": self.conversation_id, **self._settings}
-        try:
-            await self._service.ask("POST", "/conversations", created)
-        except ContextServiceError as error:
-            if error.code != "CONFLICT":
-                raise
+        await self._service.run(opened(self.conversation_id, self._settings))
         newest = self.conversation_id
         while True:
             found = await self._service.ask("GET", f"/conversations/{newest}")
@@ -248,7 +210,7 @@ class ContextModel(Model):
         try:
             response = await self._model.get_response(**self._with(built, call))
         except openai.BadRequestError as error:
-            built = await self._cut(call, error)
+            built = await self._session.cut(error)
             response = await self._model.get_response(**self._with(built, call))
         await self._report(built, response.usage)
         return response
@@ -267,7 +229,7 @@ class ContextModel(Model):
             except openai.BadRequestError as error:
                 if not may_cut:
                     raise
-                built = await self._cut(call, error)
+                built = await self._session.cut(error)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         """Leave that to the model."""
@@ -302,27 +264,11 @@ class ContextModel(Model):
             ],
         }
 
-    async def _cut(self, call: dict[str, Any], error: openai.BadRequestError) -> Any:
-        """Return a build without the oldest turns, if "too long" is what the provider said."""
-        asked = {**self._ask_of(call), "error": error.body or str(error)}
-        try:
-            return (await self._session.post("overflow", asked))["context"]
-        except ContextServiceError as refused:
-            raise (error if refused.code == "VALIDATION_ERROR" else refused) from None
-
     async def _report(self, built: dict[str, Any], usage: Any) -> None:
         names = ("input_tokens", "output_tokens", "total_tokens")
         spent: dict[str, Any] = {name: getattr(usage, name) for name in names}
         spent["input_tokens_details"] = {"cached_tokens": usage.input_tokens_details.cached_tokens}
         await self._session.post("usage", {"usage": spent, "build_id": built["build_id"], **FORMAT})
-
-
-def uuid_of(session_id: str) -> str:
-    """Return the id that the service knows a session by."""
-    try:
-        return str(uuid.UUID(session_id))
-    except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"context-service:{session_id}"))
 
 
 def _items_of(stored: dict[str, Any]) -> list[Any]:

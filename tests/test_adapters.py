@@ -1,4 +1,4 @@
-"""The adapters of examples/: agents of three frameworks that really run over the served app.
+"""The adapters of three frameworks, with agents that really run over the served app.
 
 1. Each framework talks over HTTP to a provider on the loopback, which refuses what a real one
    would, and to the service. Tracing of the frameworks is off; nothing else is reached.
@@ -36,6 +36,10 @@ from agents import (
     set_tracing_disabled,
 )
 from agents.memory import Session, is_openai_responses_compaction_aware_session
+from context_service_client import AsyncContextClient, Built, uuid_of
+from context_service_client.agents import ContextSession
+from context_service_client.langchain import ContextMiddleware
+from context_service_client.pydantic_ai import ContextHistory
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
@@ -52,7 +56,6 @@ from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from app.blobs.preview import READ_LINES
-from examples import langchain_middleware, openai_agents_session, pydantic_ai_history
 from tests.documents import block
 from tests.fake_llm import Behaviour, Request, status
 from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
@@ -192,15 +195,13 @@ class AgentsSdk(Process):
 
     def __init__(self, served: str, provider: Readers) -> None:
         super().__init__(served, provider)
-        self.client = openai_agents_session.ContextClient(served)
+        self.client = AsyncContextClient(served)
         self.told.watch(self.client)
         self.session = self.session_of("")
 
-    def session_of(self, request_id: str) -> openai_agents_session.ContextSession:
+    def session_of(self, request_id: str) -> ContextSession:
         """Return the conversation's session for a request."""
-        return openai_agents_session.ContextSession(
-            "chat-1", self.client, SETTINGS, request_id=request_id
-        )
+        return ContextSession("chat-1", self.client, SETTINGS, request_id=request_id)
 
     @property
     def conversation_id(self) -> str:
@@ -286,7 +287,7 @@ class LangChain(Process):
         super().__init__(served, provider)
         base_url = provider.api_base
         self.blocking = openai.OpenAI(base_url=base_url, api_key="test", max_retries=0)
-        self.context = langchain_middleware.ContextMiddleware(served, settings=SETTINGS)
+        self.context = ContextMiddleware(served, settings=SETTINGS)
         self.told.watch(self.context.async_client)
         self.told.watch(self.context.client)
         self.agent: Any = create_agent(
@@ -301,7 +302,7 @@ class LangChain(Process):
     @property
     def conversation_id(self) -> str:
         """The conversation's id at the service."""
-        return langchain_middleware.uuid_of("chat-1")
+        return uuid_of("chat-1")
 
     async def say(self, text: str, request_id: str) -> str:
         """Run it; what a checkpoint has is resumed."""
@@ -335,19 +336,19 @@ class PydanticAi(Process):
 
     def __init__(self, served: str, provider: Readers) -> None:
         super().__init__(served, provider)
-        self.client = pydantic_ai_history.ContextClient(served)
+        self.client = AsyncContextClient(served)
         self.told.watch(self.client)
         self.agent = pydantic_ai.Agent(
             PydanticModel("gpt-5", provider=OpenAIProvider(openai_client=self.openai)),
             instructions=INSTRUCTIONS,
             tools=[read_log],
-            capabilities=[pydantic_ai_history.ContextHistory(self.client, SETTINGS)],
+            capabilities=[ContextHistory(self.client, SETTINGS)],
         )
 
     @property
     def conversation_id(self) -> str:
         """The conversation's id at the service."""
-        return pydantic_ai_history.uuid_of("chat-1")
+        return uuid_of("chat-1")
 
     async def say(self, text: str, request_id: str) -> str:
         """Run it."""
@@ -598,7 +599,6 @@ def test_the_code_of_the_document_runs_as_printed(
     blocking = openai.OpenAI(base_url=provider.api_base, api_key="test", max_retries=0)
     model = ChatModel(client=blocking, async_client=openai.AsyncOpenAI(api_key="test"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
     monkeypatch.setenv("OPENAI_API_KEY", "test")
     set_tracing_disabled(True)
@@ -609,3 +609,14 @@ def test_the_code_of_the_document_runs_as_printed(
     assert printed.getvalue().splitlines()[-1] == "4242 FAILED parser"
     assert provider.refused == []
     provider.stop()
+
+
+# --- the package --------------------------------------------------------------------------------
+
+
+def test_the_types_of_the_package_are_those_of_the_api() -> None:
+    """What it says of a build is what openapi.json says."""
+    document = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+    assert set(Built.__annotations__) == set(
+        document["components"]["schemas"]["BuiltContext"]["properties"]
+    )
