@@ -8,7 +8,9 @@
 4. What a user states replaces older statements about the subject where that is sure, never a
    later one. A short correction right after what it corrects is part of it. [summary.superseded]
 5. Output that a harness sends as the user's message is the result of the command that the
-   assistant's message right before it ends in; any other message is the user's.
+   assistant's message right before it ends in. It looks like output, or nearly all messages after
+   commands do. Right after an earlier summary it is marked as output. Any other message is the
+   user's.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
 STEP_CHARS = 160
-MIN_STEMS, MIN_REASON_STEMS = 3, 6
+MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS = 80, 300
@@ -44,8 +46,6 @@ LONG_MESSAGE_CHARS = 2_000
 EDGE_CHARS = 800
 """Of longer messages statements are read at the beginning and the end, labelled ones anywhere."""
 
-_CLAUSE_END = re.compile(r"[,;\u3001\uff0c]")
-"""The last sentence of a step says what it does; only one with a second clause says why."""
 _NUMBER = re.compile(r"^[#@](\d{1,12}) ")
 ASKED = "\n(asked: "
 
@@ -101,9 +101,12 @@ class Digest:
     _asked: tuple[int, str] | None = None
     """A user's message that the assistant has not answered yet, and its number."""
     _is_noted: bool = False
-    _last_said: str = ""
+    _last_said: str | None = ""
+    """What the assistant said last; after an earlier summary that is not known."""
     _question: str = ""
     _action: str = ""
+    _after_commands: Counter[bool] = field(default_factory=Counter)
+    """How many messages after a command looked like its output, and how many did not."""
     _expands: bool = False
 
     # --- messages -------------------------------------------------------------------------
@@ -134,7 +137,7 @@ class Digest:
             return
         self.finish()
         said, self._last_said = self._last_said, ""
-        if sentences.is_observation(text, said):
+        if self._is_output(text, said):
             if self._action:
                 self.work.add_command(self._action, text)
                 self._action = ""
@@ -146,8 +149,17 @@ class Digest:
         if not typed or (expands and len(typed) > EDGE_CHARS):
             return
         if len(typed) <= SHORT_ANSWER_CHARS and self._question and not typed.endswith(QUESTION):
-            typed = f"{typed}{ASKED}{self._question})"
+            typed, self._question = f"{typed}{ASKED}{self._question})", ""
         self._asked = self._number, typed
+
+    def _is_output(self, text: str, said: str | None) -> bool:
+        """Whether a user's message is the output of the command that `said` ends in (rule 5)."""
+        is_marked = sentences.is_marked_output(text)
+        if said is None or not sentences.ends_in_action(said):
+            return said is None and is_marked
+        looks = is_marked or sentences.is_listing(text)
+        self._after_commands[looks] += 1
+        return looks or self._after_commands[True] > 3 * self._after_commands[False]
 
     def _add_assistant(self, message: Message, text: str) -> None:
         calls, before = message.calls, text
@@ -216,14 +228,12 @@ class Digest:
         is_short = by_user and len(text) <= MAX_NOTED_CHARS
         inner = range(EDGE_CHARS, len(text) - EDGE_CHARS if len(text) > LONG_MESSAGE_CHARS else 0)
         every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
-        for each in every:
+        for each in every[: -1 if is_step else None]:  # the last says what the call is for
             at += len(each) + 1
             if found >= MAX_FROM_MESSAGE or not is_prose(each):
                 continue
             of = statement_of(each)
-            is_stated = bool(of.values) if is_short else of.is_exact if is_step else of.is_strong
-            if is_step and of.values and (each is not every[-1] or _CLAUSE_END.search(each)):
-                is_stated = is_stated or len(of.stems) >= MIN_REASON_STEMS
+            is_stated = bool(of.values) if is_short else of.is_strong
             is_stated = is_stated and (at not in inner if by_user else len(of.stems) >= MIN_STEMS)
             if is_stated or label_of(each):
                 number = request or self._number
@@ -320,6 +330,7 @@ class Digest:
         With `replaces` its statements replace those that are known already.
         """
         self.finish()
+        self._last_said = None
         for section, item in items_of(summary):
             numbered = _NUMBER.match(item)
             number, body = (int(numbered[1]), item[numbered.end() :]) if numbered else (0, item)

@@ -94,17 +94,21 @@ def resumed_from(text: str) -> str:
     return text.partition("\nSummary:\n")[2].strip() or text.strip()
 
 
-def is_observation(text: str, said: str) -> bool:
-    """Whether a user message is the output of the command that the text before it ends in."""
-    if not _ACTION_END.search(said[-400:]):
-        return False
-    if _PROMPT_END.search(text[-500:]) or _OUTPUT.match(text):
-        return True
+def ends_in_action(said: str) -> bool:
+    """Whether an assistant's text ends in a command that a harness runs."""
+    return _ACTION_END.search(said[-400:]) is not None
+
+
+def is_marked_output(text: str) -> bool:
+    """Whether a text begins or ends as harnesses mark the output of a command."""
+    return bool(_OUTPUT.match(text) or _PROMPT_END.search(text[-500:]))
+
+
+def is_listing(text: str) -> bool:
+    """Whether a text begins with code or has mostly lines of it."""
     lines = [line for line in text[:4000].splitlines() if line.strip()]
-    if not lines:
-        return False
     rows = sum(is_code(line) or not line[:1].strip() for line in lines)
-    return _CODE.match(lines[0]) is not None or (len(lines) > 2 and 2 * rows > len(lines))
+    return any(map(_CODE.match, lines[:1])) or (len(lines) > 2 and 2 * rows > len(lines))
 
 
 def command_in(said: str) -> tuple[str, str]:
@@ -209,7 +213,6 @@ def one_line(text: str, max_chars: int) -> str:
     return f"{cut[:space] if space > max_chars // 2 else cut}…"
 
 
-_SCANNED = 12_000
 LEFT_OUT = "[… {:,} characters left out …]"
 CUT = "[…]"
 _MARKED = re.compile(
@@ -224,20 +227,14 @@ def shortened(text: str, max_tokens: int, count: CountText) -> str:
     Code and output that were pasted into it come last. It is empty without any.
     """
     room = max_tokens - count(LEFT_OUT.format(len(text))) - 2
-    parts = pieces(text[: 2 * _SCANNED])
-    if len(text) > 2 * _SCANNED:  # where the text was cut is no end of a sentence
-        parts = [
-            *pieces(text[:_SCANNED])[:-1],
-            text[_SCANNED:-_SCANNED],
-            *pieces(text[-_SCANNED:])[1:],
-        ]
+    parts = pieces(text)
     last, weights, in_fence = len(parts) - 1, list[tuple[int, float]](), False
     for at, part in enumerate(parts):
         is_fence = _FENCE.match(part) is not None
         in_fence ^= is_fence
         is_pasted = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS])
-        is_marked = at in (0, last) or _MARKED.search(part) or label_of(part)
-        weight = 2 if is_pasted else 0 if is_marked else 1
+        is_marked = _MARKED.search(part) or label_of(part)
+        weight = 0 if at in (0, last) else 3 if is_pasted else 1 if is_marked else 2
         weights.append((weight, min(at, 1.5 * (last - at))))
     kept = set[int]()
     for at in sorted(range(len(parts)), key=weights.__getitem__):
@@ -295,7 +292,6 @@ MAX_LABEL_WORDS = 5
 MAX_CORRECTION_CHARS, MAX_AROUND_VALUE = 80, 24
 WEAK = frozenset({"name", "quoted", "number"})
 """Types of values that many sentences have."""
-EXACT = ("money", "date", "time", "mail", "version", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,11 +312,6 @@ class Statement:
     def words(self) -> frozenset[str]:
         """What it can be found by: the stems, and its names, which may be part of the subject."""
         return self.stems | self.values.get("name", frozenset())
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether it has a value of a type that nearly always matters."""
-        return not self.values.keys().isdisjoint(EXACT)
 
     @property
     def is_strong(self) -> bool:

@@ -313,7 +313,8 @@ class WorkState:
         if _ASKS.search(call.name) and ("questions" in arguments or "question" in arguments):
             found = _ANSWER.findall(text[:4000])
             answers = (f"{answer} (asked: {question})" for question, answer in found)
-            return "" if message.is_error else "\n".join(answers) or text
+            is_answer = not message.is_error and "questions" not in arguments
+            return "\n".join(answers) or (text if is_answer else "")
         if command := _command_of(call, arguments):
             self.add_command(command, text, message.is_error)
         else:

@@ -43,8 +43,6 @@ MIN_CUT_TOKENS, BRIEF_TOKENS = 24, 80
 """The least and, of what is older, the most tokens of a text that is shortened at first."""
 LEAST_TOKENS = 24
 """Of a small room a share would not hold an item."""
-CUT_SHARE = 0.25
-"""The share of the room that a text may take that is shortened."""
 OPTIONAL_SHARE = 0.7
 """Values, older conclusions and what was only read take no more than this share of the room."""
 MIN_ITEM_TOKENS = 3
@@ -211,10 +209,8 @@ class Writer:
             cost = self._cost(section, text)
             is_brief = is_first and rank.is_older and cost > BRIEF_TOKENS
             if section in _TEXTS and (is_brief or cost > most + before):
-                tokens = min(
-                    most + before, BRIEF_TOKENS if is_brief else int(self.limit * CUT_SHARE)
-                )
-                text = self._shortened(text, tokens)
+                room = most + before
+                text = self._shortened(text, min(room, BRIEF_TOKENS) if is_brief else room)
                 cost = self._cost(section, text)
             if len(text) > len(known) and cost <= most + before:
                 chosen[at] = text

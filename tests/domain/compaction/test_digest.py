@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -67,16 +68,9 @@ def summarised(
 
 def sections(text: str) -> dict[str, list[str]]:
     """Return the items of a summary by section, read apart from the service's own reader."""
-    found: dict[str, list[str]] = {}
-    items: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("## "):
-            items = found.setdefault(line[3:], [])
-        elif line.startswith("- "):
-            items.append(line[2:])
-        elif line.startswith("  ") and items:
-            items[-1] += f"\n{line[2:]}"
-    return found
+    found = re.findall(r"^## (.*)\n((?:(?:- |  ).*\n?)*)", text, re.MULTILINE)
+    split = [(name, re.split(r"(?:^|\n)- ", body.strip("\n"))[1:]) for name, body in found]
+    return {name: [item.replace("\n  ", "\n") for item in items] for name, items in split}
 
 
 REQUEST = "Fix the login bug in src/auth/login.py.\nMust keep Python 3.9.\n\n```\ntrace\n```"
@@ -128,9 +122,10 @@ def test_output_that_is_sent_as_the_user_is_the_result_of_the_command() -> None:
     """The command in the last fence is the call, and no output is listed."""
     step = assistant("I run the tests.\n```bash\npytest -q\n```")
     output = user("<returncode>1</returncode>\n<output>\nE   KeyError: 'x'\n1 failed\n</output>")
-    found = sections(summarised([user("Fix the parser."), step, output]).text)
-    assert found["Requests"] == ["#1 Fix the parser."]
-    assert found["Failed last"] == ["pytest -q → 1 failed"] or "KeyError" in str(found)
+    made = summarised([user("Fix the parser."), *[step, output] * 4])
+    assert sections(made.text)["Failed last"] == ["pytest -q → E KeyError: 'x'"]
+    made = summarised([output, *[step, output] * 4, step, user("Killed.")], made.text)
+    assert sections(made.text)["Requests"] == ["#1 Fix the parser."]
 
 
 @pytest.mark.parametrize(
@@ -189,10 +184,21 @@ def test_of_a_long_request_what_was_pasted_is_left_out_first() -> None:
     pasted = "\n".join(f"value_{number} = compute({number});" for number in range(300))
     said = [f"The story goes on in part {number} as it did before." for number in range(60)]
     said[30] = "- Leave the generated files alone"
-    request = "\n".join(["Repair the build.", *said, "```", pasted, "```", "Thanks."])
-    (shown,) = sections(summarised([user(request)], tokens=240).text)["Requests"]
-    assert shown.startswith("#1 Repair the build.") and shown.endswith("Thanks.")
+    request = "\n".join(["<files>", "Repair it.", *said, "```", pasted, "```", "Thanks."])
+    made = summarised([user(request)], tokens=240).text
+    (shown,) = sections(made)["Requests"]
+    assert shown.startswith("#1 <files>") and shown.endswith("Thanks.") and count(made) > 180
     assert said[30] in shown and "compute" not in shown and "part 0 " in shown
+
+
+def test_no_one_speaks_for_the_user() -> None:
+    """What a call is for is no value, a refused question no answer; a question is answered once."""
+    step = "The lower limit is 50 ms there. Let me set it to 60 ms, then run it."
+    asked = assistant(step, call("q", "AskUserQuestion", questions=[{"question": "Which?"}]))
+    refused = [asked, result("The user doesn't want to proceed.", "q"), assistant("And now?")]
+    digest = digest_of([user("Go on."), *refused, user("yes"), user("today")])
+    assert list(digest.stated) == ["the lower limit is 50 ms there"]
+    assert fitted(digest, PLENTY, count).text.count("asked: And now?") == 1
 
 
 def test_statements_outlast_everything_else() -> None:
