@@ -43,8 +43,6 @@ NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS = 80, 300
 LONG_MESSAGE_CHARS = 2_000
-EDGE_CHARS = 800
-"""Of longer messages statements are read at the beginning and the end, labelled ones anywhere."""
 
 _NUMBER = re.compile(r"^[#@](\d{1,12}) ")
 ASKED = "\n(asked: "
@@ -107,7 +105,6 @@ class Digest:
     _action: str = ""
     _after_commands: Counter[bool] = field(default_factory=Counter)
     """How many messages after a command looked like its output, and how many did not."""
-    _expands: bool = False
 
     # --- messages -------------------------------------------------------------------------
 
@@ -145,8 +142,7 @@ class Digest:
         if resumed := sentences.resumed_from(text):
             self.earlier = resumed
             return
-        expands, self._expands = self._expands, "<command-name>" in text[:400]
-        if not typed or (expands and len(typed) > EDGE_CHARS):
+        if not typed:
             return
         if len(typed) <= SHORT_ANSWER_CHARS and self._question and not typed.endswith(QUESTION):
             typed, self._question = f"{typed}{ASKED}{self._question})", ""
@@ -213,10 +209,6 @@ class Digest:
         surplus = list(self.said)[:-MAX_SAID]
         for each in {*ended[:-1], *surplus}:
             del self.said[each]
-        if self.requests and number > begun:
-            self.work.end_turn()
-        if begun and not ended and text.startswith(self.requests[begun]):
-            del self.requests[begun]  # it was sent once more
         self.requests[number] = _bounded(text)
         self._state_all(text.partition(ASKED)[0], request=number)
 
@@ -224,18 +216,16 @@ class Digest:
         self, text: str, *, request: int = 0, is_step: bool = False, replaces: bool = True
     ) -> None:
         """Take up the statements of a request, or of an assistant's text."""
-        by_user, at, found = request > 0, 0, 0
+        by_user, found = request > 0, 0
         is_short = by_user and len(text) <= MAX_NOTED_CHARS
-        inner = range(EDGE_CHARS, len(text) - EDGE_CHARS if len(text) > LONG_MESSAGE_CHARS else 0)
         every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         for each in every[: -1 if is_step else None]:  # the last says what the call is for
-            at += len(each) + 1
             if found >= MAX_FROM_MESSAGE or not is_prose(each):
                 continue
             of = statement_of(each)
             is_stated = bool(of.values) if is_short else of.is_strong
-            is_stated = is_stated and (at not in inner if by_user else len(of.stems) >= MIN_STEMS)
-            if is_stated or label_of(each):
+            is_telling = by_user or len(of.stems) >= MIN_STEMS
+            if (is_stated and is_telling) or label_of(each):
                 number = request or self._number
                 self._state(each, number, by_user=by_user, request=request, replaces=replaces)
                 found += 1

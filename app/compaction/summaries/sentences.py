@@ -37,17 +37,15 @@ _NOT_TYPED = re.compile(
 """How a notice of a harness begins, a prompt that a command stands for, or a built-in command."""
 _NOTICE = re.compile(
     r"^\s*(?:\[Request interrupted by user[^\]\n]*\]|\[image(?:[:,# ][^\]\n]*)?\]|\(no content\)"
-    r"|\[\d\d:\d\d:\d\d\]?.{0,400}|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d.{0,400}"
-    r"|\[?(?:INFO|DEBUG|TRACE|WARN|WARNING)\b[\]: ].{0,400}|\s+at \S+\(.{0,400})\s*$"
+    r")\s*$"
 )
 """A line that no user typed."""
 _RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
 _OUTPUT = re.compile(
     r"^\s*(?:<(?:returncode|output|stdout|stderr|result|tool_response|function_results"
     r"|observation|tool_result|response|error|exit_code)\b"
-    r"|\[File: |\(Open file: |\(Current directory: |bash-\$|\[The command completed"
-    r"|(?:EXECUTION RESULT|OBSERVATION|Observation|Tool result|Exit code|Returncode|Output|stdout)"
-    r"\b[^\n]{0,60}:|Your (?:command ran|proposed edit)|[(\[][^\n]*[)\]]\s*\Z)"
+    r"|\[File: |(?:EXECUTION RESULT|OBSERVATION|Observation|Tool result|Exit code|Output)\b"
+    r"[^\n]{0,60}:|[(\[][^\n]*[)\]]\s*\Z)"
 )
 """How the output of a command begins that a harness sends as the user's message."""
 _PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
@@ -68,7 +66,7 @@ _CODE = re.compile(
     r"|[\w./\\-]+:\d+[:-]|Traceback|File \"|[drwx-]{10} |\w+ = )"
 )
 _TICKS = re.compile(r"`[^`\n]{1,200}`|https?://\S{1,300}|\*\*")
-_SYMBOLS = str.maketrans("", "", "{}[]()<>;=|&$\\_^~@#*+")
+_SYMBOL = re.compile(r"[{}\[\]()<>;=|&$\\_^~@#*+]")
 
 
 def typed_text(text: str) -> str:
@@ -125,7 +123,7 @@ def is_code(line: str) -> bool:
     if _CODE.match(line):
         return True
     plain = _TICKS.sub("", line)
-    return 7 * (len(plain) - len(plain.translate(_SYMBOLS))) > len(plain)
+    return 7 * len(_SYMBOL.findall(plain)) > len(plain)
 
 
 def without_code(text: str) -> str:
@@ -377,8 +375,6 @@ def replaces(new: Statement, old: Statement, common: frozenset[str]) -> bool:
     kinds = new.values.keys() & old.values.keys()
     one, other = new.values, old.values
     differing = {kind for kind in kinds if one[kind] - other[kind] and other[kind] - one[kind]}
-    if "name" in differing and _words(one["name"]) & _words(other["name"]):
-        differing.remove("name")
     if len(differing) > 1:
         return False  # one of the values may be the subject: `invoice 7 is $300`
     if not has_labels:
@@ -401,11 +397,6 @@ def corrects(text: str, earlier: str) -> bool:
     one = [value for found in values.values() for value in found]
     is_bare = len(one) == 1 and len(text) - len(one[0]) <= MAX_AROUND_VALUE
     return is_bare and not values.keys().isdisjoint(statement_of(earlier).values)
-
-
-def _words(names: frozenset[str]) -> frozenset[str]:
-    """Return the words of names, which may be part of the subject."""
-    return frozenset(word for name in names for word in _WORD.findall(name))
 
 
 def _has_same_subject(new: Statement, old: Statement, common: frozenset[str]) -> bool:

@@ -121,7 +121,7 @@ def _extracted(task: SummaryTask, messages: Sequence[Message]) -> SummaryResult:
     texts = [message.text for message in messages]
     texts += [call.name + call.arguments for message in messages for call in message.calls]
     source = max(sum(map(task.scope.count, texts)), MIN_SOURCE_TOKENS)
-    return write_summary(digest_of(messages), False, task.max_tokens, source, task.scope)
+    return write_summary(digest_of(messages), task.max_tokens, source, task.scope)
 
 
 def _merged(task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
@@ -145,12 +145,7 @@ async def summarise_paged(
         if not tokens and not earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
         return await asyncio.to_thread(
-            write_summary,
-            digest,
-            task.request.wants_retain,
-            task.max_tokens,
-            tokens + scope.earlier_tokens,
-            scope,
+            write_summary, digest, task.max_tokens, tokens + scope.earlier_tokens, scope
         )
     digest, _ = await _read_digest(database, task, earlier, read_kept)
     task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))

@@ -26,8 +26,6 @@ MAX_ARGUMENT_CHARS = 65_536
 MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN = 60, 8, 2, 3
 MAX_ENTRIES = {Section.EDITED: 150, Section.READ: 150, Section.FAILED: 4, Section.TODO: 60}
 MAX_OF_OTHERS = 30
-MAX_SINCE_FAILURE = 12
-"""After so many further commands a failure is history."""
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 100, 200, 60
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
@@ -43,10 +41,7 @@ _STATES = dict.fromkeys(("completed", "complete", "done", "finished", "closed", 
 _STATES |= dict.fromkeys(
     ("in_progress", "in progress", "active", "doing", "started", "-", "~"), "~"
 )
-_PATH_KEYS = (
-    *("file_path", "path", "filename", "filepath", "file", "target_file", "notebook_path"),
-    *("absolute_path", "relative_path", "file_name", "paths", "files", "file_paths"),
-)
+_PATH_KEY = re.compile(r"path|file", re.IGNORECASE)
 _EDITS = re.compile(r"edit|write|create|replace|patch|insert|delete|apply|update|rename|move", re.I)
 _READS = re.compile(
     r"(?:^|__|\.|-)(?:get|list|search|find|read|fetch|query|look_?up|show|check|view|calculate|think"
@@ -62,15 +57,12 @@ _FILE = re.compile(r"[^\s:*?\"<>|]{0,250}\.[A-Za-z0-9]\w{0,11}$|(?:^|[/\\])[\w.-
 _OPENED = re.compile(r"^\[File: (\S{1,300}) \(\d+ lines total\)\]", re.MULTILINE)
 _REFERENCE = re.compile(r"\bref(?:_id)?=\\?[\"']?([\w:.-]{4,80})")
 _CREATED = re.compile(r"#(\d{1,6})\b")
-_STRING_PAIR = re.compile(r"\"(\w{1,40})\"\s*:\s*\"((?:[^\"\\]|\\.){0,400})\"")
 _ANSWER = re.compile(r"\"([^\"\n]{1,300})\"=\"([^\"]{1,1000})\"")
 _ASKS = re.compile(r"ask|question|clarif|confirm", re.IGNORECASE)
 
 
 def arguments_of(call: ToolCall) -> Mapping[str, Any]:
     """Return the arguments of a call, empty where they are no JSON object."""
-    if len(call.arguments) > MAX_ARGUMENT_CHARS:
-        return dict(_STRING_PAIR.findall(call.arguments[:4096]))
     return _object(call.arguments)
 
 
@@ -111,7 +103,7 @@ def _paths_of(call: ToolCall, arguments: Mapping[str, Any]) -> Iterator[tuple[st
     is_edit = subcommand[0] != "view" if subcommand else bool(_EDITS.search(call.name))
     if not (is_edit or subcommand or _READS.search(call.name)):
         return
-    for value in map(arguments.get, _PATH_KEYS):
+    for value in (each for key, each in arguments.items() if _PATH_KEY.search(key)):
         for path in value[:MAX_PATHS] if isinstance(value, list) else (value,):
             if isinstance(path, str) and "\n" not in path and _FILE.search(path.strip()):
                 yield path.strip().replace("\\", "/").removeprefix("./"), is_edit
@@ -156,7 +148,6 @@ _ERROR = re.compile(
     r"|.{0,120}: error(?: \w+)?: |- [EF]\d{3} )"
 )
 _SAYS_ERROR = re.compile(r"\s{0,8}(?:\{\s*\"error\"|(?:error|exception|traceback)\b)", re.I)
-_RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Warning|Exit|Interrupt)\b(?:: |$)")
 _ERROR_LIST = re.compile(r"^- [EF]\d{3} ", re.MULTILINE)
 _TEST_LINE = re.compile(
     r"\b\d+ (?:passed|failed|errors?|passing|failing|skipped|pass|fail)\b|^test result:|^Tests?:"
@@ -164,7 +155,6 @@ _TEST_LINE = re.compile(
     r"|^Ran \d+ tests?|^Test Suites:|^PASS\b|^\[[\w./-]+(?: \([\w-]+\))? [0-9a-f]{7,12}\] ",
     re.IGNORECASE,
 )
-_REJECTED = re.compile(r"doesn't want to|was rejected|user denied|interrupted by", re.IGNORECASE)
 _PROGRAMS = {
     "looks, moves files or belongs to a shell": """
         cd echo export set source mkdir ls cat head tail grep rg egrep find sleep pwd true false
@@ -187,7 +177,6 @@ _QUERIES = frozenset({"status", "log", "diff", "show", "branch", "view", "list",
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _SPLIT = re.compile(r"&&|\|\||[;|\n]")
 _ASSIGNS = re.compile(r"^\w+=|^-|^\d+$")
-_TAGS = re.compile(r"</?\w[\w-]{0,40}>")
 _MOVES = re.compile(r"^(?:\s*#[^\n]*\n)?(?:\s*cd\s+[^\s;&]+\s*(?:&&|;)\s*)+|^\s*#[^\n]*\n")
 
 
@@ -195,7 +184,6 @@ def runners_of(command: str) -> Iterator[str]:
     """Yield what a command runs, without flags and paths; nothing where it only looks."""
     for part in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
         words = [word.strip("\"'()") for word in part.split()[:12]]
-        words = words[words.index("exec") + 1 :] if "exec" in words[1:6] else words
         words = list(dropwhile(lambda word: word in _WRAPS or _ASSIGNS.match(word), words))
         program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
         if program in _LOOKS or not _PROGRAM.match(program):
@@ -214,16 +202,12 @@ def runners_of(command: str) -> Iterator[str]:
 def _failure(result: str, is_error: bool, is_command: bool) -> str:
     """Return the line that says why a call failed, nothing where it did not."""
     ends = result if len(result) <= 4096 else f"{result[:1024]}\n{result[-3072:]}"
-    lines = [line for each in ends.splitlines() if (line := _TAGS.sub("", each).strip())]
+    lines = [line for each in ends.splitlines() if (line := each.strip())]
     codes = _EXIT.findall(result[-400:]) or _EXIT.findall(result[:200]) if is_command else []
     code = int(codes[-1]) if codes else None
-    if _REJECTED.search(ends[:1024]) or (code == 0 and not is_error):
-        return ""
     errors = [line for line in lines if _ERROR.search(line[:400])] if is_command else []
-    if not (is_error or code or errors):
+    if not (is_error or code or (errors and code is None)):
         return ""
-    if errors and errors[-1].startswith("Traceback"):
-        errors = [line for line in lines if _RAISED.match(line)]
     first = " ".join(lines[: 1 + lines[0].endswith(":")]) if lines else ""
     line = errors[-1] if errors else lines[-1] if is_command and lines else first
     return one_line(line, MAX_LINE_CHARS) or f"exit code {code}"
@@ -277,8 +261,6 @@ class WorkState:
     entries: dict[Section, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     root: str = ""
     pending: dict[str, ToolCall] = field(default_factory=dict)
-    runs_since: Counter[str] = field(default_factory=Counter)
-    """Of each failure how many commands were run after it."""
 
     def add_call(self, call: ToolCall) -> None:
         """Read a call; its result comes later."""
@@ -330,14 +312,11 @@ class WorkState:
         runners = list(runners_of(command))
         if not runners:
             return
-        failure, failures = _failure(result, is_error, True), self.entries[Section.FAILED]
+        failure = _failure(result, is_error, True)
         self._forget(Section.COMMANDS, lambda line: next(runners_of(line), "") == runners[0])
         ended = set(runners[:1] if failure else runners)
         self._forget(Section.FAILED, lambda line: not ended.isdisjoint(runners_of(line)))
-        self.runs_since.update(failures.keys())
-        self._forget(Section.FAILED, lambda line: self.runs_since[line] > MAX_SINCE_FAILURE)
         short = one_line(_MOVES.sub("", command[:2048]), 100).replace(GAVE, " ")
-        self.runs_since[short] = 0
         section = Section.FAILED if failure else Section.COMMANDS
         self._put(section, short, failure or _outcome(result))
 
@@ -363,10 +342,6 @@ class WorkState:
         if not paths and not _SILENT.search(call.name):
             asked = f"{name}({_values(arguments, MAX_CALL_CHARS)})".replace(GAVE, " ")
             self._put(Section.LOOKED if is_read else Section.DONE, asked, _short_result(text))
-
-    def end_turn(self) -> None:
-        """A user asks for something else: failures of single calls are history."""
-        self._forget(Section.FAILED, lambda line: not any(runners_of(line)))
 
     def _forget(self, section: Section, is_gone: Callable[[str], bool]) -> None:
         entries = self.entries[section]

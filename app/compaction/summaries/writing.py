@@ -19,7 +19,6 @@ from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.sentences import QUESTION, flat, label_of, shortened
 from app.compaction.summaries.summary_text import (
-    GAVE,
     HEADING,
     NO_CLOSING,
     NOTHING,
@@ -33,8 +32,6 @@ from app.formats.message import Message
 from app.models.tokens import CountText
 
 MAX_UNLISTED, MAX_UNLISTED_CHARS = 400, 60_000
-RETAIN_SHARE = 0.25
-"""The share of the summary that its retain section may take."""
 MIN_SOURCE_TOKENS = 128
 """A shorter source counts as so long: half of it would not hold a sentence."""
 SOURCE_SHARE = 0.5
@@ -48,8 +45,7 @@ OPTIONAL_SHARE = 0.7
 MIN_ITEM_TOKENS = 3
 MAX_STATING_CHARS = 300
 """A longer message of a user asks for more than it states."""
-MAX_CLOSING_SHARE, MAX_WORK, TIMES = 0.06, 12, 3
-_RETAINED = frozenset({Section.STATED})
+MAX_CLOSING_SHARE = 0.06
 _TALK = (Section.REQUESTS, Section.SAID, Section.STATED)
 _TEXTS = frozenset({Section.REQUESTS, Section.SAID, Section.EARLIER})
 
@@ -130,25 +126,17 @@ class Writer:
 
     def _ranks(self) -> Iterable[Rank]:
         """Return all items by rank."""
-        digest, common = self.digest, self.digest.common_words()
         newest = {section: self._newest(section) for section in Section}
         requests, said, stated = (newest[each] for each in _TALK)
-        numbers, listed = list(digest.requests), self.items.get(Section.STATED, [])
-        # One more statement of a kind that there are many of says less than any other.
-        rare = [each for each in digest.stated.values() if not each.of.stems <= common]
-        telling = {each.request for each in rare if each.of.is_strong}
-        texts = {each.line for each in rare if each.of.values}
-        newer = {each.line for each in digest.stated.values() if each.is_newer}
-        strong = {each.line for each in digest.stated.values() if each.of.is_strong}
-        values = self.items.get(Section.VALUES, [])
-        newest[Section.VALUES].sort(key=lambda at: values[at] not in strong)
+        numbers, listed = list(self.digest.requests), self.items.get(Section.STATED, [])
+        known, texts_of = self.digest.stated.values(), list(self.digest.requests.values())
+        telling = {each.request for each in known if each.of.is_strong}
+        texts = {each.line for each in known if each.of.values}
+        newer = {each.line for each in known if each.is_newer}
         stated.sort(key=lambda at: listed[at] not in newer)
-        texts_of = list(digest.requests.values())
         others = sorted(requests[1:], key=lambda at: texts_of[at].endswith(QUESTION))
         told = [at for at in others if numbers[at] in telling]
         told.sort(key=lambda at: len(texts_of[at]) > MAX_STATING_CHARS)
-        ran = self.items.get(Section.COMMANDS, [])
-        newest[Section.COMMANDS].sort(key=lambda at: ran[at].endswith(f"{GAVE}ok"))
         yield Rank(Section.REQUESTS, requests[:1], 0.25)
         yield Rank(Section.REQUESTS, requests[-1:], 0.2)
         yield Rank(Section.STATED, [at for at in stated if label_of(listed[at])], 1.0)
@@ -160,12 +148,12 @@ class Writer:
         yield Rank(Section.STATED, stated, 0.2)
         yield Rank(Section.REQUESTS, others, 0.45, is_older=True)
         for section in (Section.COMMANDS, Section.EDITED, Section.DONE):
-            yield Rank(section, newest[section][:MAX_WORK], 0.12)
+            yield Rank(section, newest[section], 0.12)
         yield Rank(Section.EARLIER, newest[Section.EARLIER], 0.35)
         yield Rank(Section.VALUES, newest[Section.VALUES], 0.12, is_optional=True)
         yield Rank(Section.SAID, said[1:], 0.12, is_older=True, is_optional=True)
         for section in (Section.REFERENCES, Section.READ, Section.LOOKED):
-            yield Rank(section, newest[section][:MAX_WORK], 0.0, is_optional=True)
+            yield Rank(section, newest[section], 0.0, is_optional=True)
 
     def choose(self) -> None:
         """Choose the items (rule 1)."""
@@ -180,16 +168,11 @@ class Writer:
         self.room = self.limit - self.count(self.text())
         for rank in ranks:
             self._take(rank, int(self.limit * rank.share) + LEAST_TOKENS, is_first=True)
-        optional, left = int(self.limit * OPTIONAL_SHARE), 0
-        for _ in range(TIMES):  # joined, items cost less than alone
-            self._leave_out_repeated()
-            self.room = self.limit - self.count(self.text())
-            if self.room == left:
-                break
-            for rank in ranks:
-                reserved = self.limit - optional if rank.is_optional else 0
-                self._take(rank, self.room - reserved)
-            left = self.room
+        self._leave_out_repeated()
+        self.room = self.limit - self.count(self.text())  # joined, items cost less than alone
+        for rank in ranks:
+            reserved = int(self.limit * (1 - OPTIONAL_SHARE)) if rank.is_optional else 0
+            self._take(rank, self.room - reserved)
         self._leave_out_repeated()
 
     def _newest(self, section: Section) -> list[int]:
@@ -326,20 +309,11 @@ def fitted(
 
 
 def write_summary(
-    digest: Digest, wants_retain: bool, max_tokens: int, source_tokens: int, scope: SummaryScope
+    digest: Digest, max_tokens: int, source_tokens: int, scope: SummaryScope
 ) -> SummaryResult:
     """Return a digest as a summary, at most half as long as its source."""
     limit = min(max_tokens, int(source_tokens * SOURCE_SHARE))
-    if not wants_retain:
-        return fitted(digest, limit, scope.count, scope.closing)
-    retain_tokens = int(limit * RETAIN_SHARE)
-    retained = fitted(digest, retain_tokens, scope.count, sections=_RETAINED)
-    others = frozenset(Section) - _RETAINED
-    made = fitted(digest, limit - retain_tokens, scope.count, scope.closing, others)
-    text = retained.text if retained.text != NOTHING else None
-    counts = (*retained.sections, *made.sections)
-    unlisted = "\n".join(filter(None, (retained.unlisted, made.unlisted)))
-    return SummaryResult(made.text, text, counts, unlisted)
+    return fitted(digest, limit, scope.count, scope.closing)
 
 
 def merged(texts: Iterable[str]) -> Digest:
