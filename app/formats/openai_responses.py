@@ -471,7 +471,8 @@ class OpenAIResponses(OpenAIProvider):
 
     def _function(self, tool: ToolDefinition) -> Wire:
         """Render a function, whose `strict` is true by default, and requires every argument."""
-        return {"type": "function", **wire_fields(tool, "parameters", strict=bool(tool.strict))}
+        function = wire_fields(tool, "parameters", strict=bool(tool.strict))
+        return {"type": "function", **function, **({"async": True} if tool.is_async else {})}
 
     def deferred_to_wire(self, tools: Tools, deferred: Collection[str], search: str) -> list[Wire]:
         """Render OpenAI's tool search instead of the function, and no deferred tools."""

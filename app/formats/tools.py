@@ -82,6 +82,7 @@ class ToolDefinition:
 
     `category` decides which tools are deferred first. `hosted` is the definition of a hosted tool
     as the caller gave it, and `format` the only format that has it. Both are None for a function.
+    The model of OpenAI Responses goes on without the result of one that `is_async`.
     """
 
     name: str
@@ -91,6 +92,7 @@ class ToolDefinition:
     strict: bool | None = None
     hosted: Raw | None = None
     format: FormatName | None = None
+    is_async: bool = False
 
     def is_taken_by(self, format: FormatName) -> bool:
         """Whether a format has the tool."""
@@ -100,7 +102,7 @@ class ToolDefinition:
         """Return it as JSON: a hosted tool as it was given, a function by its fields."""
         if self.hosted is not None:
             return dict(self.hosted)
-        names = ("name", "description", "parameters", "category", "strict")
+        names = ("name", "description", "parameters", "category", "strict", "is_async")
         return {name: getattr(self, name) for name in names}
 
 
@@ -133,6 +135,7 @@ def parse_tool(raw: Raw, pointer: str) -> ToolDefinition:
         parameters=_parameters(body),
         category=category,
         strict=body.optional_boolean("strict"),
+        is_async=bool(body.optional_boolean("async")),
     )
 
 

@@ -1,7 +1,8 @@
 """OpenAI Responses.
 
 1. A call's output stands after it, has its call id and the output type of its kind of call. One
-   output for one call. With `previous_response_id` the call may be in that response.
+   output for one call. With `previous_response_id` the call may be in that response. The output of
+   a call that is `async` may come any time later.
 2. A reasoning item is followed by what it led to: a call, a message of the assistant, or more
    reasoning.
 3. Item ids and call ids are unique. A call id has at most 64 characters.
@@ -217,7 +218,7 @@ class _Pairs:
             elif kind in OUTPUTS.values():
                 self._judge_output(index, kind, item)
         for call_id, (index, _) in self.calls.items():
-            if call_id not in self.answered:
+            if call_id not in self.answered and not self.items[index].get("async"):
                 text = f"no output of {call_id!r} follows"
                 self.findings.error("call-unanswered", f"$.input[{index}]", text)
 
@@ -254,7 +255,8 @@ class _Pairs:
         if OUTPUTS[called] != kind:
             self.findings.error("output-type", place, f"a {called} is not answered by {kind}")
         between = self.items[called_at + 1 : index]
-        if any(item.get("role") == "user" for item in between):
+        is_awaited = not self.items[called_at].get("async")
+        if is_awaited and any(item.get("role") == "user" for item in between):
             self.findings.warn("result-not-adjacent", place, "a user message stands before it")
 
 
