@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby, pairwise
+from typing import Final
 
 from app.compaction.planning import CompactionInput
 from app.compaction.shown_history import NO_ROOM, NOTE_TOKENS, ShownHistory, tokens_of
@@ -41,7 +42,7 @@ from app.conversations.view import View
 from app.formats.message import Role
 from app.policy.policy import ToolOutputPolicy
 
-RESULTS_CLEARED = "tool_results_cleared"
+RESULTS_CLEARED: Final = "tool_results_cleared"
 """Also the reason why an epoch ends when results are cleared. See [decision 0007]."""
 EMERGENCY_CUT = "emergency_cut"
 ALL_RESULTS_CLEARED = "all_tool_results_cleared"

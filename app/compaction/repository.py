@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
+from app.conversations.conversation import BreakReason
 from app.conversations.from_rows import compaction_from, summaries_from
 from app.conversations.receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
 from app.conversations.view import Summary
@@ -122,7 +123,7 @@ class CompactionQueries(Repository):
         visible: ViewState,
         *,
         view_version: int,
-        cause: str,
+        cause: BreakReason,
         resume_at_tokens: int = 0,
     ) -> bool:
         """Change the view if it has this version and hides no new pin; False otherwise.

@@ -14,6 +14,7 @@ from app.common.errors import Gone, NotFound
 from app.context.choose_view import read_rows, rendered_rows
 from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
+from app.conversations.conversation import BreakReason
 from app.conversations.epoch import BuildId, Epoch, model_in, parse_build_id
 from app.conversations.from_rows import epoch_start_from
 from app.conversations.receipt import Observer
@@ -50,7 +51,7 @@ class RecordedBuild:
     items: PayloadItems
     epoch: Epoch
     is_new_epoch: bool
-    break_reason: str | None
+    break_reason: BreakReason | None
     through_seq: int
     build_id: str
 

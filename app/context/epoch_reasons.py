@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from app.context.choose_view import needed_agent_tools
 from app.context.state import DEGRADED_ONE_BUILD, REASONING_DROPPED, BuildState
+from app.conversations.conversation import BreakReason
 from app.conversations.epoch import (
     PROVIDER_COMPACTED,
     Epoch,
@@ -29,7 +30,7 @@ class EpochChoice:
     """
 
     start: EpochStart
-    break_reason: str | None
+    break_reason: BreakReason | None
     kept_tools: tuple[str, ...]
     leaves_prefix: bool = False
 
@@ -51,7 +52,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
     tools = previous.start.tools.agent_tools if previous is not None and has_left else ()
     own_start = _new_start(state, tools)
     if last_epoch is None:
-        reason = "model_changed" if state.input.other_streams else None
+        reason: BreakReason | None = "model_changed" if state.input.other_streams else None
         is_seen = (state.view.is_whole or _begins_with_item(state)) and not _has_foreign(state)
         reasoning_after = 0 if is_seen else _reasoning_after(state)
     else:
@@ -145,7 +146,7 @@ def _has_foreign(state: BuildState) -> bool:
 
 def break_reason(
     state: BuildState, last_epoch: Epoch, last_start: EpochStart, new_start: EpochStart
-) -> str | None:
+) -> BreakReason | None:
     """Return why a payload cannot extend those of the stream's last epoch, None when it can.
 
     `new_start` is that of an epoch that would begin now.
@@ -173,7 +174,7 @@ def break_reason(
     return "budget_changed" if last_start.factor != new_start.factor else None
 
 
-def _view_change(old: View, new: View, pins: tuple[int, ...]) -> str | None:
+def _view_change(old: View, new: View, pins: tuple[int, ...]) -> BreakReason | None:
     """Return what differs; a pin may show a hidden message, and its end hides it again."""
     if old is new:
         return None

@@ -16,6 +16,7 @@ from app.common.answer_schemas import AnyObject, answer
 from app.common.schema_errors import NAME_PATTERN
 from app.context.rendering import Breakpoint
 from app.context.usage_repository import EpochItem
+from app.conversations.conversation import BreakReason
 from app.conversations.messages.service import AppendAnswer
 from app.conversations.receipt import CompactResult, Failure
 from app.formats.message import FormatName, Role
@@ -310,12 +311,9 @@ class MeasuredPayload(Payload):
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
     `context_window_assumed:` with a model: the registry has no model of this name, and the window
     is that of this other model of its family."""
-    cache_break_reason: str | None
+    cache_break_reason: BreakReason | None
     """Why this epoch began; null for the first, and in a preview where the build would extend the
-    last payload. One of `compaction`, `tool_results_cleared`, `messages_shortened`,
-    `sections_changed`, `tools_changed`, `window_moved`, `pinned`, `unpinned`, `budget_changed`,
-    `policy_changed`, `model_changed`, `cleared`, `restored`, `undone`, `redacted`,
-    `reasoning_dropped`, `media_left_out`, `provider_compacted`."""
+    last payload."""
 
 
 class BuildDiagnostics(PayloadDiagnostics):

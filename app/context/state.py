@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cachetools import LRUCache
 
@@ -65,7 +65,7 @@ _ROW_BYTES = 400
 """Memory of a rendered row beside its text."""
 SUMMARY_AS_USER = "summary_role_user"
 """`degraded`: the format cannot carry the summary as system text."""
-REASONING_DROPPED = "reasoning_dropped"
+REASONING_DROPPED: Final = "reasoning_dropped"
 """`degraded`: reasoning that its own family made is left out of a shown message."""
 DEGRADED_ONE_BUILD = (
     "summariser_unavailable",

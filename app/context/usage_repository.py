@@ -15,6 +15,7 @@ from typing import Any, Literal
 from app.common import json_text
 from app.common.answer_schemas import answer
 from app.common.pages import Page, first_of
+from app.conversations.conversation import BreakReason
 from app.conversations.epoch import Epoch, model_in
 from app.conversations.from_rows import epoch_from
 from app.database.connections import Repository, Statement
@@ -193,7 +194,7 @@ class EpochItem:
     """The model of its payloads."""
     context_window: int | None
     """The context window that its requests set; null where the policy decided."""
-    cache_break_reason: str | None
+    cache_break_reason: BreakReason | None
     """Why it began, as in a build; null for the first."""
     start_seq: int
     """The newest message of its first payload."""

@@ -21,6 +21,27 @@ from app.formats import parse_tool
 from app.models.calibration import Calibration
 
 INHERIT: Final = "inherit"
+BreakReason = Literal[
+    "compaction",
+    "tool_results_cleared",
+    "messages_shortened",
+    "sections_changed",
+    "tools_changed",
+    "window_moved",
+    "pinned",
+    "unpinned",
+    "budget_changed",
+    "policy_changed",
+    "model_changed",
+    "cleared",
+    "restored",
+    "undone",
+    "redacted",
+    "reasoning_dropped",
+    "media_left_out",
+    "provider_compacted",
+]
+"""Why an epoch of payloads ended and the next one began."""
 OwnWindow = int | None | Literal["inherit"]
 """The length of the rolling window that one level sets, in seconds; None is no limit."""
 DEFAULT_AGENT_WINDOW_SECONDS: Final = 86_400
@@ -145,7 +166,7 @@ class ConversationState:
     hidden_tokens: int = 0
     hidden_messages: int = 0
     kept_seqs: tuple[int, ...] = ()
-    view_cause: str | None = None
+    view_cause: BreakReason | None = None
     results_cleared_through: int = 0
     mentions: tuple[str, ...] = ()
     promoted: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.common import json_text
 from app.conversations.view import View
@@ -25,7 +25,7 @@ _BUILD_ID = re.compile(
     r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:\.(?P<tail_hash>[0-9a-f]{64}))?"
 )
 
-PROVIDER_COMPACTED = "provider_compacted"
+PROVIDER_COMPACTED: Final = "provider_compacted"
 """The cause of a view that begins with a provider's compaction item."""
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from app.blobs.stored_output import stored_output_from
 from app.common import json_text
-from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.conversation import BreakReason, Conversation, ConversationState
 from app.conversations.messages.repository import MESSAGE_TIME, seq_search
 from app.conversations.receipt import Compaction, ViewState
 from app.conversations.settings_resolver import SettingsResolver
@@ -233,7 +233,7 @@ class ActiveWindows:
         conversation: Conversation,
         window: ActiveWindow,
         oldest_at: datetime | None,
-        cause: str,
+        cause: BreakReason,
     ) -> Conversation:
         """Store a window, and return the conversation with it."""
         conversation_id, state = conversation.conversation_id, conversation.state

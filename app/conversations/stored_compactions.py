@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from app.common.errors import ContextError
-from app.conversations.conversation import Conversation
+from app.conversations.conversation import BreakReason, Conversation
 from app.conversations.epoch import PROVIDER_COMPACTED, model_in
 from app.conversations.events import EventType
 from app.conversations.messages.draft import Draft
@@ -36,7 +36,11 @@ from app.repositories import Repositories
 
 
 async def store_compaction(
-    session: Repositories, conversation_id: str, receipt: Compaction, cause: str, **after: int
+    session: Repositories,
+    conversation_id: str,
+    receipt: Compaction,
+    cause: BreakReason,
+    **after: int,
 ) -> CompactResult | None:
     """Store a receipt, show its view and announce it; None if the view was changed meanwhile.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL
-from app.conversations.conversation import ConversationState
+from app.conversations.conversation import BreakReason, ConversationState
 from app.conversations.receipt import CompactionPlan, ViewState
 from app.conversations.turns import Entry, entry
 from app.conversations.view import (
@@ -71,7 +71,7 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
 
 
 def with_view(
-    state: ConversationState, view_state: ViewState, cause: str | None
+    state: ConversationState, view_state: ViewState, cause: BreakReason | None
 ) -> ConversationState:
     """Return the state with a view, which is a new version if there is a cause."""
     view, has_view = view_state.view, view_state.compaction_id is not None

@@ -228,5 +228,6 @@ async def end_copy(
     )
     conversation = replace(conversation, state=state)
     visible = await view_state_of(session, resolver, conversation, shown.receipt)
-    cause = "compaction" if visible.compaction_id is not None else None
-    await store_window(session, key, with_view(state, visible, cause))
+    is_compacted = visible.compaction_id is not None
+    state = with_view(state, visible, "compaction" if is_compacted else None)
+    await store_window(session, key, state)
