@@ -31,7 +31,7 @@ from app.compaction.run import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summaries.summariser import Summariser
-from app.conversations.conversation import ConversationState
+from app.conversations.conversation import BreakReason, ConversationState
 from app.conversations.due import compaction_threshold, exceeds_messages, resume_at_tokens
 from app.conversations.events import EventType
 from app.conversations.moving_window import ActiveWindows
@@ -495,7 +495,8 @@ class CompactionService:
         changed after the compaction was planned.
         """
         conversation_id, state, calls = run.conversation_id, run.source.state, run.calls
-        cause, resume_at = "compaction", _resume_at_tokens(run, receipt)
+        cause: BreakReason = "compaction"
+        resume_at = _resume_at_tokens(run, receipt)
         if run.trigger is Trigger.TOOL_OUTPUT:
             cause, resume_at = RESULTS_CLEARED, state.resume_at_tokens
         async with self.database.transaction() as session:
