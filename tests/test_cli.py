@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 import httpx
 import pytest
@@ -51,8 +52,12 @@ def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def invoke(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one command in this process, which is faster than a new one."""
-    result = CliRunner().invoke(cli, arguments)
+    """Run one command in this process, without the seconds that a new one imports for.
+
+    An error that the command line does not turn into a sentence is raised.
+    """
+    with mock.patch.dict(os.environ, environment(), clear=True):
+        result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
@@ -84,11 +89,14 @@ def test_public_bind_is_refused(data_dir: Path) -> None:
     assert not data_dir.exists()
 
 
-def test_a_request_under_way_is_answered_after_sigterm(data_dir: Path, fake_llm: FakeLLM) -> None:
+def test_a_request_under_way_is_answered_after_sigterm(
+    data_dir: Path, database_url: str, fake_llm: FakeLLM
+) -> None:
     """Operation: SIGTERM lets what runs finish, here a compaction that waits for its model."""
     released, arrived = threading.Event(), threading.Event()
     fake_llm.always(slow(released, reply("<summary>All of it, in short.</summary>"), arrived))
     environ = {
+        "CONTEXT_DATABASE_URL": database_url,
         "CONTEXT_SUMMARIZER_MODEL": "openai/fake",
         "CONTEXT_SUMMARIZER_API_BASE": fake_llm.api_base,
         "CONTEXT_SUMMARIZER_API_KEY": "test",
@@ -122,7 +130,7 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     [tenancy.keys-cli]
     """
     here = ("--data-dir", str(data_dir))
-    made = call("keys", "create", "--tenant", "acme", "--name", "ci", *here)
+    made = invoke("keys", "create", "--tenant", "acme", "--name", "ci", *here)
     assert made.returncode == 0, made.stderr
     new = f"in the private PostgreSQL of {data_dir}, which is new: "
     assert new in made.stderr
@@ -131,41 +139,41 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     with serving(data_dir, environ={"CONTEXT_WORKER": "false"}) as (process, port):
         assert status(port, "/v1/agents") == 401
         assert status(port, "/v1/agents", key) == 200
-        made = call("keys", "create", "--tenant", "other", *here)
+        made = invoke("keys", "create", "--tenant", "other", *here)
         assert f"in the private PostgreSQL of {data_dir}. " in made.stderr
         other = made.stdout.split()[-1]
         assert status(port, "/v1/agents", other) == 200
         stop(process)
-    listed = call("keys", "list", *here).stdout.splitlines()
+    listed = invoke("keys", "list", *here).stdout.splitlines()
     rows = [line.split() for line in listed[1:]]
     assert [[*row[:4], row[-1]] for row in rows] == [
         [key_id, "acme", "ci", "usable", "full"],
         [other.split("_")[1], "other", "-", "usable", "full"],
     ]
     assert key.split("_", 2)[2] not in "\n".join(listed)
-    revoked = call("keys", "revoke", key_id, *here)
+    revoked = invoke("keys", "revoke", key_id, *here)
     assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
-    again = call("keys", "revoke", key_id, *here)
+    again = invoke("keys", "revoke", key_id, *here)
     assert again.stdout.startswith(f"{key_id} of tenant acme was revoked already at 2")
 
 
 @pytest.mark.parametrize("arguments", [("keys", "list"), ("keys", "revoke", "nothing")])
 def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir: Path) -> None:
     """Only `keys create` makes a database; the others name the directory that has none."""
-    failed = call(*arguments, "--data-dir", str(data_dir))
+    failed = invoke(*arguments, "--data-dir", str(data_dir))
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"Error: There is no database in {data_dir}: ")
     assert failed.stderr.count("\n") == 1
     assert not data_dir.exists()
 
 
-def test_with_a_key_the_service_may_be_public(data_dir: Path) -> None:
+def test_with_a_key_the_service_may_be_public(database_url: str) -> None:
     """With a key it would listen; the port is taken, so that nothing here ever does."""
-    assert call("keys", "create", "--tenant", "acme", "--data-dir", str(data_dir)).returncode == 0
+    here = ("--database-url", database_url)
+    assert invoke("keys", "create", "--tenant", "acme", *here).returncode == 0
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        where = ("--host", "0.0.0.0", "--port", port, "--data-dir", str(data_dir))
-        result = call("serve", *where)
+        result = call("serve", "--host", "0.0.0.0", "--port", port, *here)
     assert result.returncode == 1
     assert f"Cannot listen on 0.0.0.0 port {port}" in result.stderr
 
@@ -182,10 +190,9 @@ def test_what_cannot_be_done_with_keys_is_one_sentence(
     arguments: tuple[str, ...], database_url: str
 ) -> None:
     """What a user can mend is a sentence on stderr and exit code 1. [tenancy.key-required]"""
-    failed = call(*arguments, "--database-url", database_url)
+    failed = invoke(*arguments, "--database-url", database_url)
     assert failed.returncode == 1
     assert failed.stderr.startswith("Error: ")
-    assert "Traceback" not in failed.stderr
     assert not failed.stdout
 
 
