@@ -79,7 +79,8 @@ Include = Annotated[
     Literal["usage"] | None,
     Query(
         description="`usage` adds to each conversation the budget of its next build, its cost and"
-        " its last compaction, in one answer instead of three requests for each."
+        " its last compaction, in one answer instead of three requests for each, and when a"
+        " compaction failed or a provider refused the payload."
     ),
 ]
 
@@ -189,7 +190,8 @@ def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
 BY_IDS = _by_ids(LISTED_COLUMNS, "", lengths("metadata"))
 BY_IDS_WITH_USAGE = _by_ids(
     f"""{SETTINGS_COLUMNS}, used.calls, used.unpriced_calls, used.cost_usd, used.saved_tokens,
-                last.last_compaction_id, last.last_created_at, last.last_trigger""",
+                last.last_compaction_id, last.last_created_at, last.last_trigger,
+                last.last_degraded, h.failed_at, cut.overflowed_at""",
     f"""LEFT JOIN LATERAL (
                 SELECT coalesce(sum(u.calls), 0) AS calls,
                     coalesce(sum(u.unpriced_calls), 0) AS unpriced_calls,
@@ -201,10 +203,15 @@ BY_IDS_WITH_USAGE = _by_ids(
             ) used ON true
             LEFT JOIN LATERAL (
                 SELECT CAST(newest.compaction_id AS text) AS last_compaction_id,
-                    newest.created_at AS last_created_at, newest.trigger AS last_trigger
+                    newest.created_at AS last_created_at, newest.trigger AS last_trigger,
+                    CAST(newest.receipt AS jsonb) ->> 'degraded' AS last_degraded
                 FROM compactions newest WHERE newest.conversation_id = c.conversation_id
                 ORDER BY newest.compaction_id DESC LIMIT 1
-            ) last ON true""",
+            ) last ON true
+            LEFT JOIN LATERAL (
+                SELECT max(k.created_at) AS overflowed_at FROM compactions k
+                WHERE k.conversation_id = c.conversation_id AND k.trigger = 'emergency'
+            ) cut ON true""",
     lengths(
         *("metadata", "policy", "sections", "tools"),
         *("agent_policy", "agent_sections", "agent_tools"),
@@ -259,9 +266,13 @@ class ConversationListRepository(Repository):
 
 
 def _totals_from(row: Any) -> dict[str, Any]:
-    last = {name: row[f"last_{name}"] for name in ("compaction_id", "created_at", "trigger")}
+    names = ("compaction_id", "created_at", "trigger", "degraded")
+    last = {name: row[f"last_{name}"] for name in names}
+    last["degraded"] = json_text.loads(last["degraded"] or "[]")
     return {
         "cost_usd": known_cost(row["calls"], row["unpriced_calls"], row["cost_usd"]),
         "saved_tokens": int(row["saved_tokens"]),
         "last_compaction": last if last["compaction_id"] is not None else None,
+        "failed_at": row["failed_at"],
+        "overflowed_at": row["overflowed_at"],
     }

@@ -235,6 +235,8 @@ class LastCompaction(ResponseSchema):
     """When it was applied."""
     trigger: Trigger
     """Why it ran."""
+    degraded: list[str]
+    """What it lacks, as in its receipt."""
 
 
 class ConversationUsage(ResponseSchema):
@@ -251,6 +253,10 @@ class ConversationUsage(ResponseSchema):
     """Tokens of the log that its calls of these days did not send."""
     last_compaction: LastCompaction | None
     """Its newest compaction, undone or not; null without one."""
+    failed_at: datetime | None
+    """When its last automatic compaction failed; null once one has succeeded since."""
+    overflowed_at: datetime | None
+    """When its payload was last cut because a provider refused it as too long; null if never."""
 
 
 class ListedConversation(ConversationItem):

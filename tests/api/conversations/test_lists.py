@@ -90,17 +90,18 @@ async def test_usage_in_a_list_is_that_of_each_conversation(client: httpx.AsyncC
     few = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 2}}
     paths = [
         await new_conversation(client, model="gpt-4o", policy={"budget": budget, **own})
-        for own in ({}, few, {})
+        for own in ({}, few, {}, {})
     ]
     unknown = await new_conversation(client, model="of-our-own")
     for number, path in enumerate(paths):
         for turn in range(number * 4):
             await append(client, path, user(f"{turn}. Where is the harbour? " * 9), assistant("!"))
-        if number:
+        if number in (1, 2):
             built = await post(client, f"{path}/context")
             usage = {"prompt_tokens": 900, "completion_tokens": 20}
             await post(client, f"{path}/usage", {"usage": usage, "build_id": built["build_id"]})
     assert (await post(client, f"{paths[2]}/compact", {"target_tokens": 200}))["compacted"]
+    assert (await post(client, f"{paths[3]}/overflow"))["compacted"]
     listed = (await client.get("/v1/conversations?include=usage")).json()["data"]
     found = {f"/v1/conversations/{item['conversation_id']}": item["usage"] for item in listed}
     assert set(found) == {*paths, unknown}
@@ -108,19 +109,24 @@ async def test_usage_in_a_list_is_that_of_each_conversation(client: httpx.AsyncC
         reading = (await client.get(f"{path}/budget")).json()
         totals = (await client.get(f"{path}/usage")).json()["totals"]
         receipts = (await client.get(f"{path}/compactions")).json()["data"]
-        last = ("compaction_id", "created_at", "trigger")
+        cut = [each["created_at"] for each in receipts if each["trigger"] == "emergency"]
+        failure = (await client.get(f"{path}/state")).json()["last_failure"]
+        last = ("compaction_id", "created_at", "trigger", "degraded")
         assert shown == {
             "budget": reading["budget"],
             "pressure": reading["pressure"],
             "cost_usd": totals["cost_usd"],
             "saved_tokens": totals["saved_tokens"],
             "last_compaction": {name: receipts[0][name] for name in last} if receipts else None,
+            "failed_at": failure and failure["failed_at"],
+            "overflowed_at": cut[0] if cut else None,
         }
     assert found[unknown]["budget"] is None
+    assert found[paths[3]]["overflowed_at"] is not None
     assert found[paths[2]]["cost_usd"] > 0
     assert found[paths[2]]["last_compaction"] is not None
     plain = (await client.get("/v1/conversations")).json()["data"]
-    assert [item["usage"] for item in plain] == [None] * 4
+    assert [item["usage"] for item in plain] == [None] * 5
     wrong = await client.get("/v1/conversations?include=cost")
     assert_problem(wrong, 422, "VALIDATION_ERROR", "/query/include")
 
