@@ -55,7 +55,7 @@ ${body}
 `;
 
 const inspector = await bundled("main.tsx", { format: "esm", splitting: true });
-const docs = await bundled("docs.ts", { format: "iife" });
+const docs = await bundled("docs.tsx", { format: "iife" });
 writeFileSync(
   join(fresh, "index.html"),
   page("Context inspector", "light dark", inspector.style, `<script type="module" src="inspector/${inspector.script}"></script>`,
@@ -64,8 +64,8 @@ writeFileSync(
 );
 writeFileSync(
   join(fresh, "docs.html"),
-  page("Context Service API", "light", docs.style, `<script defer src="inspector/${docs.script}"></script>`,
-    `<div id="swagger-ui"></div>
+  page("Context Service API", "light dark", docs.style, `<script defer src="inspector/${docs.script}"></script>`,
+    `<div id="app"></div>
 <noscript>The reference needs JavaScript. The API is described at <a href="openapi.json">/openapi.json</a>.</noscript>`),
 );
 rmSync(folder, { recursive: true, force: true });

@@ -163,6 +163,7 @@ def test_every_action_asks_and_works(built: Path, served: str) -> None:
     """
     facts = browse(served, "actions", conversation=seeded(served), blob="47")
     assert "compacted" in facts["live"]
+    assert facts["download"].startswith("snapshot-")
     assert facts["dry runs"] == ["sandwich", "sliding window"]
     assert facts["preview"] == "format=anthropic&window=4000"
     assert facts["peek"].startswith("#")
@@ -233,7 +234,8 @@ def test_causes_are_found_by_links(built: Path, served: str, settings: Settings)
     assert "tools changed" in facts["epochs"]
     assert facts["differs"].startswith("First difference: item 1 of "), facts
     assert facts["changed"] == [" of the book"]
-    assert facts["first calls"][facts["epochs"].index("tools changed")].startswith("0 of ")
+    assert facts["first calls"][facts["epochs"].index("tools changed")] == "0 %"
+    assert "tokens in: " in facts["pointed"]
     assert facts["later"].startswith("“Swahili” is in none of the ")
     assert facts["first"].startswith("“Swahili” is in 1 of the ")
     assert facts["opened"] == "#55"

@@ -2,9 +2,8 @@
 
 import { api, at, type Epoch, good, type Report, type Schemas } from "./api.ts";
 import { DEFINITION } from "./content.ts";
-import { time, words } from "./format.ts";
+import { reasonText, time, words } from "./format.ts";
 import { type Resource, useResource } from "./resource.ts";
-import { reasonText } from "./ui.tsx";
 
 export type Fields = Record<string, unknown>;
 

@@ -91,13 +91,13 @@ export function toolNames(messages: Iterable<Fields | undefined>): Map<string, s
 }
 
 /** Return what a tool definition of any format says of the tools in it. */
-function definitions(tool: Fields): Part[] {
+export function definitionsOf(tool: Fields): Part[] {
   const inner = tool["functionDeclarations"] ?? tool["function_declarations"] ?? tool["function"] ?? tool;
   return (Array.isArray(inner) ? inner : [inner]).filter(isFields).map((each) => ({ kind: "definition", name: string(each["name"] ?? each["type"] ?? "tool"), text: pretty(each) }));
 }
 
 function read(message: Fields): Part[] {
-  if (message["role"] === DEFINITION && isFields(message["content"])) return definitions(message["content"]);
+  if (message["role"] === DEFINITION && isFields(message["content"])) return definitionsOf(message["content"]);
   const parts: Part[] = [];
   for (const key of ["reasoning_content", "reasoning"]) {
     if (typeof message[key] === "string" && message[key])

@@ -53,3 +53,7 @@ export function ago(iso: string): string {
 export const words = (code: string): string => code.replaceAll("_", " ");
 export const plural = (value: number, one: string): string =>
   `${count(value)} ${one}${value === 1 ? "" : "s"}`;
+
+/** A reason of the service in words. */
+export const reasonText = (code: string): string =>
+  words(code.replace(/:.*/, (rest) => ` (${rest.slice(1)})`));

@@ -7,23 +7,28 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { api, good } from "./api.ts";
 import { link, place } from "./router.ts";
-import { apiKey, changes, keepKey, keepTheme, keyWanted, mayWrite, notice, showTheme, theme } from "./state.ts";
+import { apiKey, changes, keepKey, keepTheme, keyWanted, mayWrite, notice, showTheme, theme, THEMES } from "./state.ts";
 import { Empty } from "./ui.tsx";
 import { Agents } from "./views/agents.tsx";
 import { ConversationPage } from "./views/conversation.tsx";
 import { Conversations } from "./views/conversations.tsx";
+import { Problems } from "./views/problems.tsx";
+import { Spend } from "./views/spend.tsx";
 import { Snapshots } from "./views/snapshots.tsx";
 
 const PLACES: [string, string][] = [
   ["conversations", "Conversations"],
+  ["problems", "Problems"],
+  ["spend", "Spend"],
   ["agents", "Agents"],
   ["snapshots", "Snapshots"],
 ];
-const THEMES = { auto: "light", light: "dark", dark: "auto" } as const;
 
 function View(): JSX.Element {
   const [first, second, third] = place.value.parts;
   if (first === "conversations") return <Conversations />;
+  if (first === "problems") return <Problems />;
+  if (first === "spend") return <Spend />;
   if (first === "agents") return <Agents />;
   if (first === "snapshots") return <Snapshots />;
   if (first === "c" && second !== undefined) return <ConversationPage id={second} view={third ?? "window"} />;

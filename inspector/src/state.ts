@@ -18,6 +18,9 @@ export const theme = signal<"light" | "dark" | "auto">(
   (localStorage.getItem("context-inspector-theme") as "light" | "dark" | null) ?? "auto",
 );
 
+/** The choice of colours after each. */
+export const THEMES = { auto: "light", light: "dark", dark: "auto" } as const;
+
 export function keepKey(key: string): void {
   if (key) sessionStorage.setItem(KEY, key);
   else sessionStorage.removeItem(KEY);

@@ -3,10 +3,10 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { BASE, type Refused } from "./api.ts";
-import { compact, count, percent, time, ago, words } from "./format.ts";
+import { ago, compact, count, percent, time } from "./format.ts";
 import { apiKey, mayWrite, tell } from "./state.ts";
 
-export function Copy({ text, label = "Copy", shown }: { text: string; label?: string; shown?: string }): JSX.Element {
+export function Copy({ text, label = "Copy", shown }: { text: string; label?: string; shown?: string | undefined }): JSX.Element {
   const copy = (): void => {
     navigator.clipboard.writeText(text).then(
       () => tell("Copied."),
@@ -183,6 +183,12 @@ export function More({ more, loading }: { more: (() => void) | undefined; loadin
   return <p class="more"><button type="button" onClick={more} disabled={!more}>{loading ? "Reading…" : "Show more"}</button></p>;
 }
 
-/** A reason of the service in words. */
-export const reasonText = (code: string): string =>
-  words(code.replace(/:.*/, (rest) => ` (${rest.slice(1)})`));
+/** The head of a column by which a list is sorted, the largest first. */
+export function Sorted({ name, by, sorted, sort, num, size = "" }: { name: string; by: string; sorted: string; sort: (by: string) => void; num?: boolean; size?: string }): JSX.Element {
+  const on = sorted === by;
+  return (
+    <th scope="col" class={num ? `num ${size}` : size} aria-sort={on ? "descending" : undefined}>
+      <button type="button" class="plain sort" onClick={() => sort(on ? "" : by)}>{name}<span aria-hidden="true">{on ? " ↓" : ""}</span></button>
+    </th>
+  );
+}

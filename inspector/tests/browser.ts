@@ -80,14 +80,20 @@ async function confirm(page: Page, name: string, done: RegExp, fill?: () => Prom
 /** Every view with data whose every field is markup, in light, dark and narrow. */
 async function views(): Promise<void> {
   const id = encodeURIComponent(task["conversation"] ?? "");
-  const places: [string, string][] = [
+  const places: [string, string | RegExp][] = [
     ["#/conversations", "Window used"],
     [`#/conversations?q=${encodeURIComponent("harbour")}`, "Messages with"],
+    ["#/conversations?sort=fill", "Window used"],
+    ["#/problems", "looked through"],
+    ["#/spend", "By day and model"],
     ["#/agents", "Rolling window"],
     ["#/snapshots", "Restore"],
     [`#/c/${id}/window`, "stable prefix:"],
+    [`#/c/${id}/window?open=policy`, "compaction.threshold_ratio"],
+    [`#/c/${id}/window?open=tools`, /^\d+ tokens?$/],
     [`#/c/${id}/messages?seq=3`, "#3"],
     [`#/c/${id}/messages?q=harbour`, "hidden messages included"],
+    [`#/c/${id}/messages?role=user&state=summarised`, "hidden messages included"],
     [`#/c/${id}/compactions`, "After: what stands for them"],
     [`#/c/${id}/time`, "Saved against the whole log"],
     [`#/c/${id}/compare`, "First difference"],
@@ -107,9 +113,16 @@ async function views(): Promise<void> {
       await page.waitForLoadState("load");
       await audit(page, hash, look);
     }
+    await page.goto(`${url}/docs#append_messages`);
+    await page.getByText("/v1/conversations/{conversation_id}/context", { exact: true }).first().waitFor();
+    facts[`docs ${look}`] = await page.evaluate(() => Math.round(performance.now()));
+    await page.locator(".operation[open] > .inside").first().waitFor();
+    await page.locator(".operation[open] summary", { hasText: "Errors" }).click();
+    await page.getByText("VALIDATION_ERROR").first().waitFor();
+    await audit(page, "the API reference", look);
+    await page.getByLabel("Filter").fill("redact");
+    await page.getByText(/^[1-9] of /).waitFor();
     if (look === "light") {
-      await page.goto(`${url}/docs`);
-      await page.getByText("/v1/conversations/{conversation_id}/context", { exact: true }).first().waitFor();
       await page.goto(`${url}/inspector#/conversations`);
       await page.getByText("Window used").first().waitFor();
     }
@@ -133,8 +146,8 @@ async function actions(): Promise<void> {
     await page.getByLabel("Target in tokens").fill("1000");
     await page.getByLabel("What the summary should keep").fill("The harbour.");
   });
-  await page.getByText("compacted", { exact: true }).waitFor();
-  facts["live"] = await page.locator(".events .badge").allTextContents();
+  await page.locator(".events li.new", { hasText: "compacted" }).waitFor();
+  facts["live"] = await page.locator(".events li.new .badge").allTextContents();
 
   await see(page, `#/c/${id}/compactions`, "Receipts");
   await page.getByLabel("sliding window").check();
@@ -178,6 +191,10 @@ async function actions(): Promise<void> {
   await page.getByRole("button", { name: "Clear" }).click();
   await confirm(page, "Clear", /cleared/);
   await see(page, "#/snapshots", "<b>before</b>");
+  await page.getByRole("button", { name: "Show its messages" }).first().click();
+  await page.locator(".contents li").first().waitFor();
+  const [saved] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download" }).first().click()]);
+  facts["download"] = saved.suggestedFilename();
   await page.getByRole("button", { name: "Restore" }).first().click();
   await confirm(page, "Restore", /restored/);
   await see(page, `#/c/${id}/window`, "Fork");
@@ -203,7 +220,6 @@ async function causes(): Promise<void> {
   await shows("“Swahili” is not in the text that stands for the messages.");
   await page.locator(".sought mark").waitFor();
   facts["sought"] = await page.locator(".sought mark").allTextContents();
-  await page.getByText("Important statements without room").first().click();
   facts["dropped"] = await page.locator(".dropped").textContent();
   await audit(page, "the compaction of a message");
   await follow("All compactions");
@@ -211,9 +227,11 @@ async function causes(): Promise<void> {
 
   await see(page, `#/c/${id}/time`, "what changed");
   facts["epochs"] = await page.locator(".badge.due").allTextContents();
-  await page.locator(".u-legend .u-label", { hasText: "Summaries" }).waitFor();
-  facts["regions"] = (await page.locator(".u-legend .u-label").allTextContents()).slice(1, 4);
-  facts["first calls"] = await page.locator("section[aria-label=Epochs] td:nth-child(3)").allTextContents();
+  await page.locator(".chart-legend li", { hasText: "Summaries" }).waitFor();
+  facts["regions"] = (await page.locator(".chart-legend li").allTextContents()).slice(0, 3);
+  facts["first calls"] = await page.locator("tr:has(.badge.due) td.cached").allTextContents();
+  await page.locator(".chart .u-over").first().hover();
+  facts["pointed"] = await page.locator(".readout").textContent();
   await follow("what changed");
   await shows(/^First difference: item /);
   facts["differs"] = await page.getByRole("heading", { name: /^First difference/ }).textContent();
@@ -235,7 +253,7 @@ async function causes(): Promise<void> {
   const builds = page.getByLabel("Show").locator("option");
   await builds.nth(3).waitFor({ state: "attached" });
   await page.getByLabel("Show").selectOption({ index: (await builds.count()) - 1 });
-  await page.locator("article mark").first().waitFor();
+  await page.locator("article p mark").first().waitFor();
   facts["first"] = await page.getByRole("status").first().textContent();
   await page.getByLabel("Show").selectOption("");
   await shows("hidden messages included");

@@ -4,12 +4,13 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { api, at, type Conversation, type CompactResult, good, type Message, type Receipt, Refused } from "../api.ts";
 import { lineOf } from "../content.ts";
-import { count, plural, usd, words } from "../format.ts";
+import { count, plural, reasonText, usd, words } from "../format.ts";
 import { readRange } from "../log.ts";
+import { starved } from "../names.ts";
 import { place, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
 import { changes, mayWrite } from "../state.ts";
-import { Action, Badge, BeforeAfter, Copy, Curl, Empty, Failed, Fact, Field, hasWords, Loading, Marked, More, reasonText, When } from "../ui.tsx";
+import { Action, Badge, BeforeAfter, Copy, Curl, Empty, Failed, Fact, Field, hasWords, Loading, Marked, More, When } from "../ui.tsx";
 
 /** Where a reader comes from: a message, and the words that led to it. */
 interface Sought {
@@ -42,11 +43,8 @@ function Receipts({ conversation }: { conversation: Conversation }): JSX.Element
     (cursor) => good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...at(id), query: { limit: 20, ...(cursor && { cursor }) } } })),
     ["compactions", id],
   );
-  const state = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/state", { params: at(id) })), ["state", id]);
-  const failure = state.data?.last_failure;
   return (
     <div>
-      {failure && <p class="failed" role="alert"><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; the next try is <When iso={failure.retry_at} /></>}.</p>}
       <DryRuns conversation={conversation} />
       <div class="title"><h2>Receipts</h2><Curl path={`/v1/conversations/${encodeURIComponent(id)}/compactions`} /></div>
       {list.error ? <Failed error={list.error} /> : !list.items ? <Loading what="receipts" /> : list.items.length === 0 ? (
@@ -74,11 +72,11 @@ function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; n
           <Fact name="Hides">{end > start ? <a href={toConversation(id, "messages", { seq: String(start) })}>{start}–{end - 1}</a> : "nothing"}{receipt.kept_seqs.length > 0 && <span class="muted"> but {receipt.kept_seqs.length} kept</span>}</Fact>
           {receipt.cleared_through_seq > 0 && <Fact name="Results cleared">up to {receipt.cleared_through_seq}</Fact>}
           <Fact name="Written by">{receipt.model ?? "no model"}{receipt.calls > 0 && <span class="muted"> · {plural(receipt.calls, "call")}, {count(receipt.input_tokens)} in, {count(receipt.output_tokens)} out{receipt.cache_read_tokens > 0 && `, ${count(receipt.cache_read_tokens)} cached`}</span>}</Fact>
-          <Fact name="Target" hint="What the caller asked for, or the policy's">{receipt.target_tokens === null ? "policy" : count(receipt.target_tokens)}</Fact>
-          <Fact name="Price">{usd(receipt.cost_usd)}</Fact>
+          {receipt.target_tokens !== null && <Fact name="Target" hint="What the caller asked for">{count(receipt.target_tokens)}</Fact>}
+          {receipt.cost_usd !== 0 && <Fact name="Price">{usd(receipt.cost_usd)}</Fact>}
           <Fact name="Took">{count(receipt.duration_ms)} ms</Fact>
-          <Fact name="Steps">{receipt.strategies_run.map(words).join(" → ") || "–"}</Fact>
-          {receipt.prompt_hash && <Fact name="Prompt"><Copy text={receipt.prompt_hash} label="Copy the prompt's hash" shown={receipt.prompt_hash.slice(0, 10)} /></Fact>}
+          {receipt.strategies_run.join() !== receipt.strategy && receipt.strategies_run.length > 0 && <Fact name="Steps">{receipt.strategies_run.map(words).join(" → ")}</Fact>}
+          {receipt.prompt_hash && receipt.prompt_hash !== receipt.model && <Fact name="Prompt"><Copy text={receipt.prompt_hash} label="Copy the prompt's hash" shown={receipt.prompt_hash.slice(0, 10)} /></Fact>}
         </dl>
       </div>
       {receipt.degraded.length > 0 && <p class="warn">Not as asked: {receipt.degraded.map(reasonText).join(", ")}</p>}
@@ -109,9 +107,14 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
   return (
     <>
       {q && <p role="status" class={hasWords(standing, q) ? "" : "warn"}>{standing ? `“${q}” is ${hasWords(standing, q) ? "" : "not "}in the text that stands for the messages.` : "No text stands for the messages."}</p>}
-      {sections.length > 0 && <Sections sections={sections} />}
-      {unlisted && <details><summary>Important statements without room</summary><p class="pre dropped" tabIndex={0}><Marked text={unlisted} query={q} /></p></details>}
-      {sections.some((section) => section.dropped > 0) && <p class="hint">Dropped statements had no room in the summary: a higher target keeps more, and a pinned message stays word for word.</p>}
+      {starved(receipt) && <p class="failed">{starved(receipt)}</p>}
+      {(sections.length > 0 || unlisted) && (
+        <div class="columns">
+          {sections.length > 0 && <Sections sections={sections} />}
+          {unlisted && <section aria-label="Dropped"><h4>Dropped: statements that had no room</h4><p class="pre dropped" tabIndex={0}><Marked text={unlisted} query={q} /></p></section>}
+        </div>
+      )}
+      {sections.some((section) => section.dropped > 0) && <p class="hint">A higher target keeps more, and a pinned message stays word for word.</p>}
       <div class="side-by-side">
         <section aria-label="Before: the messages">
           <h4>Before: the messages</h4>
@@ -149,13 +152,17 @@ function Original({ message, id, q }: { message: Message; id: string; q: string 
   );
 }
 
+const COLUMNS = ["found", "kept", "superseded", "dropped"] as const;
+
+/** What became of the statements of each section; a column of zeros is left out. */
 function Sections({ sections }: { sections: Receipt["made"][number]["sections"] }): JSX.Element {
+  const columns = COLUMNS.filter((column) => sections.some((section) => section[column] > 0));
   return (
     <table class="list narrow">
       <caption>Statements: what became of them</caption>
-      <thead><tr><th scope="col">Section</th><th scope="col" class="num">Found</th><th scope="col" class="num">Kept</th><th scope="col" class="num">Superseded</th><th scope="col" class="num">Dropped</th></tr></thead>
+      <thead><tr><th scope="col">Section</th>{columns.map((column) => <th key={column} scope="col" class="num">{column}</th>)}</tr></thead>
       <tbody>{sections.map((section, index) => (
-        <tr key={index}><th scope="row">{section.section}</th><td class="num">{section.found}</td><td class="num">{section.kept}</td><td class="num">{section.superseded}</td><td class="num">{section.dropped > 0 ? <b class="warn">{section.dropped}</b> : 0}</td></tr>
+        <tr key={index}><th scope="row">{section.section}</th>{columns.map((column) => <td key={column} class="num">{column === "dropped" && section.dropped > 0 ? <b class="warn">{section.dropped}</b> : section[column] || ""}</td>)}</tr>
       ))}</tbody>
     </table>
   );

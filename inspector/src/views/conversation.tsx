@@ -2,8 +2,10 @@
 
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { api, at, type Conversation, good } from "../api.ts";
-import { compact, count, plural } from "../format.ts";
+import { api, at, type Conversation, type Epoch, good } from "../api.ts";
+import { firstBuild } from "../builds.ts";
+import { compact, count, plural, reasonText, words } from "../format.ts";
+import { nameById, nameOf, starved, tagsOf, useTitle } from "../names.ts";
 import { go, link, toConversation } from "../router.ts";
 import { useResource } from "../resource.ts";
 import { changes } from "../state.ts";
@@ -27,9 +29,10 @@ const VIEWS: [string, string][] = [
 export function ConversationPage({ id, view }: { id: string; view: string }): JSX.Element {
   const params = at(id);
   const found = useResource(() => good(api.GET("/v1/conversations/{conversation_id}", { params })), ["conversation", id]);
-  const budget = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/budget", { params })), ["budget", id]);
   const epochs = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/epochs", { params: { ...at(id), query: { limit: 100 } } })), ["newest epochs", id]);
   const live = useLive(id);
+  const name = found.data ? nameOf(found.data) : nameById(id);
+  useTitle(`${VIEWS.find(([each]) => each === view)?.[1] ?? "Window"} · ${name}`);
   const current = useRef<HTMLAnchorElement>(null);
   const known = found.data !== undefined;
   useEffect(() => current.current?.scrollIntoView({ block: "nearest", inline: "nearest" }), [view, known]);
@@ -40,26 +43,26 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
   }
   const conversation = found.data;
   if (!conversation) return <Loading what="the conversation" />;
-  const reading = budget.data;
   return (
     <section class="page">
       <nav class="crumbs" aria-label="Breadcrumb">
         <a href="#/conversations">Conversations</a>
-        {conversation.agent_id && <> / <a href={link(["conversations"], { agent: conversation.agent_id })}>{conversation.agent_id}</a></>}
+        {conversation.agent_id && <> / <a href={link(["conversations"], { agent: conversation.agent_id })}>{nameById(conversation.agent_id)}</a></>}
       </nav>
       <div class="head">
         <div>
-          <h1 class="id"><Copy text={id} label="Copy id" shown={id} /></h1>
+          <h1>{name}</h1>
           <p class="muted">
-            {conversation.effective_model ?? "no model"} · {conversation.policy.strategy} · {plural(conversation.message_count, "message")} · {plural(conversation.turn_count, "turn")} · <span title={count(conversation.token_count)}>{compact(conversation.token_count)} tokens in the log</span> · active <When iso={conversation.last_message_at} />
+            <Copy text={id} label="Copy id" shown={id} /> · {conversation.effective_model ?? "no model"} · {conversation.policy.strategy} · {plural(conversation.message_count, "message")} · {plural(conversation.turn_count, "turn")} · <span title={count(conversation.token_count)}>{compact(conversation.token_count)} tokens in the log</span> · active <When iso={conversation.last_message_at} />
           </p>
-          <div class="tags">{Object.entries(conversation.metadata as Record<string, unknown>).map(([key, value]) => <span class="tag" key={key}>{key}={typeof value === "string" ? value : JSON.stringify(value)}</span>)}</div>
+          <div class="tags">{tagsOf(conversation).map(([key, value]) => <span class="tag" key={key}>{key}={value}</span>)}</div>
         </div>
         <div class="side">
-          {reading?.budget && <Pressure used={reading.budget.tokens_used} window={reading.budget.effective_window} level={reading.pressure} />}
+          {view !== "window" && <Fill id={id} />}
           <Actions conversation={conversation} />
         </div>
       </div>
+      <Banner conversation={conversation} epochs={epochs.data?.data} />
       <nav class="tabs" aria-label="Views of the conversation">
         {VIEWS.map(([name, title]) => (
           <a key={name} ref={view === name ? current : null} href={toConversation(id, name)} aria-current={view === name ? "page" : undefined}>
@@ -74,8 +77,37 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
         : view === "time" ? <Timeline conversation={conversation} />
         : view === "compare" ? <Compare conversation={conversation} />
         : view === "live" ? <Live id={id} live={live} />
-        : <Window conversation={conversation} reading={reading} epochs={epochs} />}
+        : <Window conversation={conversation} epochs={epochs} />}
     </section>
+  );
+}
+
+/** The fullness that the view Window explains; there it is not said twice. */
+function Fill({ id }: { id: string }): JSX.Element | null {
+  const { data } = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/budget", { params: at(id) })), ["budget", id]);
+  return data?.budget ? <Pressure used={data.budget.tokens_used} window={data.budget.effective_window} level={data.pressure} /> : null;
+}
+
+/** How many epochs may begin within so many messages before the cache is said to be of no use. */
+const BREAKS = 3;
+const WITHIN = 9;
+
+/** Says in red what a reader must know first: a failure, a starved summary, a cache that never holds. */
+function Banner({ conversation: { conversation_id: id }, epochs = [] }: { conversation: Conversation; epochs: Epoch[] | undefined }): JSX.Element | null {
+  const state = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/state", { params: at(id) })), ["state", id]);
+  const newest = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...at(id), query: { limit: 1 } } })), ["newest receipt", id]);
+  const failure = state.data?.last_failure;
+  const [receipt] = newest.data?.data ?? [];
+  const hungry = receipt ? starved(receipt) : null;
+  const [last] = epochs;
+  const breaks = epochs.filter((epoch) => epoch.format === last?.format && epoch.model === last?.model && epoch.cache_break_reason && last.start_seq - epoch.start_seq <= WITHIN);
+  if (!failure && !hungry && breaks.length < BREAKS) return null;
+  return (
+    <div class="failed banner" role="alert">
+      {failure && <p><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; the next try is <When iso={failure.retry_at} /></>}.</p>}
+      {hungry && receipt && <p><strong>{hungry}</strong> A higher target keeps more; a pinned message stays word for word. <a href={toConversation(id, "compactions", { c: receipt.compaction_id })}>See what was dropped</a></p>}
+      {last && breaks.length >= BREAKS && <p><strong>The cache breaks at nearly every build</strong>: {breaks.length} times in the last {last.start_seq - (breaks.at(-1)?.start_seq ?? 0) + 1} messages ({[...new Set(breaks.map((epoch) => reasonText(epoch.cache_break_reason ?? "")))].join(", ")}). <a href={toConversation(id, "compare", { b: firstBuild(last) })}>See what changed</a></p>}
+    </div>
   );
 }
 

@@ -3,34 +3,49 @@
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { api, type ConversationItem, good, type Schemas } from "../api.ts";
-import { compact, count, plural, usd, words } from "../format.ts";
+import { compact, count, plural, usd } from "../format.ts";
+import { learn, nameById, nameOf, problemsOf, shortId, tagsOf, useTitle } from "../names.ts";
 import { place, setQuery, toConversation } from "../router.ts";
 import { type Pages, usePages, useResource } from "../resource.ts";
-import { Badge, Copy, Curl, Empty, Failed, Field, hasWords, Loading, Marked, More, Pressure, When } from "../ui.tsx";
+import { Badge, Copy, Curl, Empty, Failed, Field, hasWords, Loading, Marked, More, Pressure, Sorted, When } from "../ui.tsx";
 import { changes } from "../state.ts";
 
+const PAGE = 50;
 const NO_HITS = { data: [], next_cursor: null };
 
-function Row({ item, agent }: { item: ConversationItem; agent: string | undefined }): JSX.Element {
+/** How the list may be sorted: by the window's use, price, or the newest message. */
+const ORDERS: Record<string, (item: ConversationItem) => number> = {
+  fill: ({ usage }) => usage?.budget?.used_percentage ?? -1,
+  cost: ({ usage }) => usage?.cost_usd ?? -1,
+  messages: (item) => item.message_count,
+  tokens: (item) => item.token_count,
+  activity: (item) => Date.parse(item.last_message_at ?? item.created_at),
+  health: (item) => problemsOf(item).length,
+};
+
+export function Health({ item }: { item: ConversationItem }): JSX.Element {
+  const problems = problemsOf(item);
+  if (problems.length === 0) return <span class="muted">ok</span>;
+  return <span class="health">{problems.map(({ kind, text, hint }) => <span key={kind} title={hint}><Badge kind={kind === "degraded" ? "due" : "blocked"}>{text}</Badge></span>)}</span>;
+}
+
+function Row({ item }: { item: ConversationItem }): JSX.Element {
   const { conversation_id: id, usage } = item;
-  const metadata = Object.entries(item.metadata as Record<string, unknown>);
   return (
     <tr>
       <th scope="row" class="name">
-        <div class="named"><a href={toConversation(id)} title={id}>{id}</a> <Copy text={id} label="Copy id" /></div>
-        {metadata.length > 0 && (
-          <div class="tags">{metadata.slice(0, 4).map(([key, value]) => (
-            <span class="tag" key={key}>{key}={typeof value === "string" ? value : JSON.stringify(value)}</span>
-          ))}</div>
-        )}
+        <div class="named"><a href={toConversation(id)} title={id}>{nameOf(item)}</a> <Copy text={id} label="Copy id" shown={shortId(id) === nameOf(item) ? undefined : shortId(id)} />
+          {tagsOf(item).slice(0, 3).map(([key, value]) => <span class="tag c2" key={key}>{key}={value}</span>)}</div>
+        <div class="sub c0">{usage && usd(usage.cost_usd)} · {plural(item.message_count, "message")} · <When iso={item.last_message_at} /></div>
       </th>
+      <td><Health item={item} /></td>
       <td class="use">{usage && (usage.budget === null ? <span class="muted">no window</span> : <Pressure used={usage.budget.tokens_used} window={usage.budget.effective_window} level={usage.pressure} />)}</td>
-      <td>{item.agent_id ? <div class="who" title={item.agent_id}>{agent ?? item.agent_id}</div> : <span class="muted">–</span>}<div class="sub">{item.model ?? "model inherited"}</div></td>
-      <td class="num">{count(item.message_count)}<div class="sub">{plural(item.turn_count, "turn")}</div></td>
-      <td class="num" title={count(item.token_count)}>{compact(item.token_count)}</td>
-      <td class="num">{usage && usd(usage.cost_usd)}{usage && usage.saved_tokens > 0 && <div class="sub">{compact(usage.saved_tokens)} saved</div>}</td>
-      <td>{usage?.last_compaction ? <><When iso={usage.last_compaction.created_at} /><div class="sub">{words(usage.last_compaction.trigger)}</div></> : usage && <span class="muted">none</span>}</td>
-      <td><When iso={item.last_message_at} /></td>
+      <td class="num c1" title={usage && usage.saved_tokens > 0 ? `${compact(usage.saved_tokens)} tokens saved against the whole log` : undefined}>{usage && usd(usage.cost_usd)}</td>
+      <td class="c1"><When iso={item.last_message_at} /></td>
+      <td class="num c1">{count(item.message_count)}</td>
+      <td class="num c2" title={count(item.token_count)}>{compact(item.token_count)}</td>
+      <td class="c1"><div class="who" title={item.agent_id ?? ""}>{item.agent_id ? nameById(item.agent_id) : <span class="muted">–</span>}</div></td>
+      <td class="c2 who">{item.model ?? <span class="muted">inherited</span>}</td>
     </tr>
   );
 }
@@ -38,13 +53,15 @@ function Row({ item, agent }: { item: ConversationItem; agent: string | undefine
 export function Conversations(): JSX.Element {
   const query = place.value.query;
   const [q, agent, metadata] = ["q", "agent", "metadata"].map((name) => query.get(name) ?? "") as [string, string, string];
+  const sorted = query.get("sort") ?? "";
+  const sort = (by: string): void => setQuery({ sort: by });
   const [key, value] = metadata.split("=", 2);
   const filters = {
     ...(agent && { agent_id: agent }),
     ...(key && value && { metadata: { [key]: value } }),
   };
   const list = usePages(
-    (cursor) => good(api.GET("/v1/conversations", { params: { query: { include: "usage", limit: 25, ...(cursor && { cursor }), ...filters } } })),
+    (cursor) => good(api.GET("/v1/conversations", { params: { query: { include: "usage", limit: PAGE, ...(cursor && { cursor }), ...filters } } })),
     [agent, metadata],
   );
   const hits = usePages(
@@ -52,9 +69,12 @@ export function Conversations(): JSX.Element {
     ["search", q, agent],
   );
   const found = new Set(hits.items?.map((hit) => hit.conversation_id));
-  const items = q ? list.items?.filter((item) => found.has(item.conversation_id) || hasWords(`${item.conversation_id} ${JSON.stringify(item.metadata)}`, q)) : list.items;
+  const matching = q ? list.items?.filter((item) => found.has(item.conversation_id) || hasWords(`${item.conversation_id} ${JSON.stringify(item.metadata)}`, q)) : list.items;
   const agents = useResource(() => good(api.GET("/v1/agents", { params: { query: { limit: 1000 } } })), ["agents"]);
-  const names = new Map<string | null, string>(agents.data?.data.map((each) => [each.agent_id, each.name]));
+  for (const each of agents.data?.data ?? []) learn(each.agent_id, each.name);
+  const order = ORDERS[sorted];
+  const items = order && matching ? matching.toSorted((a, b) => order(b) - order(a)) : matching;
+  useTitle("Conversations");
   useEffect(() => {
     const timer = setInterval(() => document.visibilityState === "visible" && (changes.value += 1), 15_000);
     return () => clearInterval(timer);
@@ -64,7 +84,7 @@ export function Conversations(): JSX.Element {
     <section class="page">
       <div class="title">
         <h1>Conversations</h1>
-        <Curl path="/v1/conversations?include=usage&limit=25" />
+        <Curl path="/v1/conversations?include=usage&limit=50" />
       </div>
       <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
         <Field label="Search"><input type="search" value={q} placeholder="words, id, metadata" onChange={(event) => setQuery({ q: event.currentTarget.value })} /></Field>
@@ -87,10 +107,20 @@ export function Conversations(): JSX.Element {
         <>
           <div class="scroll" tabIndex={0} role="region" aria-label="Conversations">
             <table class="list">
-              <thead><tr><th scope="col">Conversation</th><th scope="col">Window used</th><th scope="col">Agent, model</th><th scope="col" class="num">Messages</th><th scope="col" class="num">Log tokens</th><th scope="col" class="num">Cost</th><th scope="col">Last compaction</th><th scope="col">Active</th></tr></thead>
-              <tbody>{items.map((item) => <Row key={item.conversation_id} item={item} agent={names.get(item.agent_id)} />)}</tbody>
+              <thead><tr>
+                <th scope="col">Conversation</th>
+                <Sorted name="Health" by="health" sorted={sorted} sort={sort} />
+                <Sorted name="Window used" by="fill" sorted={sorted} sort={sort} />
+                <Sorted name="Cost" by="cost" sorted={sorted} sort={sort} size="c1" num />
+                <Sorted name="Active" by="activity" sorted={sorted} sort={sort} size="c1" />
+                <Sorted name="Messages" by="messages" sorted={sorted} sort={sort} size="c1" num />
+                <Sorted name="Log tokens" by="tokens" sorted={sorted} sort={sort} size="c2" num />
+                <th scope="col" class="c1">Agent</th><th scope="col" class="c2">Model</th>
+              </tr></thead>
+              <tbody>{items.map((item) => <Row key={item.conversation_id} item={item} />)}</tbody>
             </table>
           </div>
+          {sorted && list.more && <p class="hint">Sorted are the {items.length} listed so far.</p>}
           <More more={list.more} loading={list.loading} />
         </>
       )}
@@ -107,7 +137,7 @@ function Hits({ q, hits }: { q: string; hits: Pages<Schemas["SearchHit"]> }): JS
         <ul>{hits.items.map((hit) => (
           <li key={`${hit.conversation_id}.${hit.seq}`}>
             <Badge kind={hit.role}>{hit.role}</Badge>{" "}
-            <a href={toConversation(hit.conversation_id, "messages", { seq: String(hit.seq), q })}>{hit.conversation_id} · {hit.seq}</a>
+            <a href={toConversation(hit.conversation_id, "messages", { seq: String(hit.seq), q })}>{nameById(hit.conversation_id)} · {hit.seq}</a>
             <span class="muted"> <When iso={hit.created_at} /></span>
             <p><Marked text={hit.snippet} query={q} /></p>
           </li>

@@ -3,11 +3,13 @@
 import { effect, type Signal, signal } from "@preact/signals";
 import { createParser } from "eventsource-parser";
 import type { JSX } from "preact";
-import { useEffect, useMemo } from "preact/hooks";
-import { BASE } from "../api.ts";
-import { time, words } from "../format.ts";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { BASE, Refused } from "../api.ts";
+import { count, time, words } from "../format.ts";
+import { toConversation } from "../router.ts";
+import { useResource } from "../resource.ts";
 import { apiKey, changes } from "../state.ts";
-import { Badge, Curl, Empty } from "../ui.tsx";
+import { Badge, Curl, Empty, Failed, Field } from "../ui.tsx";
 
 interface Event {
   id: string;
@@ -19,10 +21,19 @@ interface Event {
 export interface LiveState {
   state: "connecting" | "open" | "closed";
   events: Event[];
+  /** The position at which the stream began. */
+  start: string;
+}
+
+function eventOf(id: string | undefined, text: string): Event {
+  const data = JSON.parse(text) as Record<string, unknown>;
+  return { id: id ?? "", type: String(data["type"]), created_at: String(data["created_at"]), data };
 }
 
 const KEPT = 500;
-const SEEN = new Set(["type", "conversation_id", "created_at"]);
+const PAST = 50;
+/** Fields of events that are not repeated, or said in words. */
+const SEEN = new Set(["type", "conversation_id", "created_at", "first_seq", "last_seq", "message_count", "head_seq", "compaction_id", "strategies_run", "prompt_hash", "compacted", "summary_range", "estimated", "hidden_tokens", "hidden_messages", "before_messages", "after_messages", "before_tokens", "after_tokens", "seq", "message_id"]);
 
 /** Follow a stream of events until the signal aborts; it is opened again where it ends. */
 async function follow(path: string, state: Signal<LiveState>, stop: AbortSignal): Promise<void> {
@@ -43,10 +54,12 @@ async function follow(path: string, state: Signal<LiveState>, stop: AbortSignal)
       const parser = createParser({
         onEvent: ({ id, data }) => {
           if (id) last = id;
-          const parsed = JSON.parse(data) as Record<string, unknown>;
-          if (parsed["type"] === "ready") return;
-          const event = { id: id ?? "", type: String(parsed["type"]), created_at: String(parsed["created_at"]), data: parsed };
-          state.value = { state: "open", events: [event, ...state.value.events].slice(0, KEPT) };
+          const event = eventOf(id, data);
+          if (event.type === "ready") {
+            state.value = { ...state.value, start: state.value.start || event.id };
+            return;
+          }
+          state.value = { ...state.value, state: "open", events: [event, ...state.value.events].slice(0, KEPT) };
           announce();
         },
       });
@@ -78,7 +91,7 @@ const pathOf = (id: string): string => `/v1/conversations/${encodeURIComponent(i
 
 export function useLive(id: string): Signal<LiveState> {
   const path = pathOf(id);
-  const state = useMemo(() => signal<LiveState>({ state: "connecting", events: [] }), [path]);
+  const state = useMemo(() => signal<LiveState>({ state: "connecting", events: [], start: "" }), [path]);
   useEffect(() => {
     let stop = new AbortController();
     const dispose = effect(() => {
@@ -97,18 +110,61 @@ export function useLive(id: string): Signal<LiveState> {
 
 const STATES = { connecting: "Connecting…", open: "Connected: new events appear here.", closed: "The stream has ended." };
 
+/** Read the events between fifty before a position of the stream and now, the newest first. */
+async function readPast(path: string, start: string): Promise<Event[]> {
+  const from = start.split(".").map((number) => Math.max(0, Number(number) - PAST)).join(".");
+  const headers = new Headers(apiKey.peek() ? { Authorization: `Bearer ${apiKey.peek()}` } : {});
+  const answer = await fetch(`${BASE}${path}?follow=false&last_event_id=${from}`, { headers });
+  if (!answer.ok) throw new Refused(answer.status);
+  const events: Event[] = [];
+  createParser({ onEvent: ({ id, data }) => {
+    const event = eventOf(id, data);
+    if (event.type !== "ready") events.unshift(event);
+  } }).feed(await answer.text());
+  return events.slice(0, PAST);
+}
+
+const number = (value: unknown): string => (typeof value === "number" ? count(value) : String(value));
+
+/** What an event says, with links to what it is about. */
+function What({ id, event: { type, data } }: { id: string; event: Event }): JSX.Element {
+  const { first_seq: first, last_seq: last, compaction_id: compaction, before_tokens: before, after_tokens: after, seq } = data;
+  const rest = Object.entries(data).filter(([name, value]) => !SEEN.has(name) && value !== null && value !== 0 && value !== false && !(Array.isArray(value) && value.length === 0));
+  return (
+    <span>
+      {first !== undefined && <a href={toConversation(id, "messages", { seq: String(first) })}>{first === last ? `message ${first}` : `messages ${first}–${last}`}</a>}
+      {seq !== undefined && <a href={toConversation(id, "messages", { seq: String(seq) })}>message {String(seq)} </a>}
+      {before !== undefined && after !== undefined && <>{number(before)} → {number(after)} tokens </>}
+      {typeof compaction === "string" && <a href={toConversation(id, "compactions", { c: compaction })}>{type === "compacted" ? "see it" : "its compaction"}</a>}
+      <span class="muted"> {rest.map(([name, value]) => `${words(name)} ${Array.isArray(value) ? value.map(String).map(words).join(", ") : typeof value === "object" ? JSON.stringify(value) : number(value)}`).join(" · ")}</span>
+    </span>
+  );
+}
+
 export function Live({ id, live }: { id: string; live: Signal<LiveState> }): JSX.Element {
-  const { state, events } = live.value;
+  const { state, events, start } = live.value;
+  const [type, setType] = useState("");
+  const past = useResource(async () => (start ? readPast(pathOf(id), start) : []), ["past", id, start]);
+  const fresh = new Set(events.map((event) => event.id));
+  const all = [...events, ...(past.data ?? []).filter((event) => !fresh.has(event.id))];
+  const shown = type ? all.filter((event) => event.type === type) : all;
   return (
     <section class="card" aria-label="Events">
-      <div class="title"><h2>Live events</h2><Curl path={pathOf(id)} /></div>
-      <p class="status" role="status"><i class={`dot ${state}`} aria-hidden="true" /> {STATES[state]}</p>
-      {events.length === 0 ? <Empty title="No events since the page was opened.">Appends, compactions, pins and other changes are listed as they happen.</Empty> : (
-        <ol class="events" aria-live="polite">{events.map((event) => (
-          <li key={event.id}>
+      <div class="title"><h2>Events</h2><Curl path={pathOf(id)} /></div>
+      <form class="filters" onSubmit={(event) => event.preventDefault()}>
+        <Field label="Show"><select value={type} onChange={(event) => setType(event.currentTarget.value)}>
+          <option value="">all events</option>
+          {[...new Set(all.map((event) => event.type))].map((each) => <option key={each} value={each}>{words(each)}</option>)}
+        </select></Field>
+        <p class="status" role="status"><i class={`dot ${state}`} aria-hidden="true" /> {STATES[state]}</p>
+      </form>
+      {past.error && <Failed error={past.error} retry={past.reload} />}
+      {all.length === 0 ? <Empty title="No events yet.">Appends, compactions, pins and other changes are listed as they happen.</Empty> : (
+        <ol class="events" aria-live="polite">{shown.map((event) => (
+          <li key={event.id} class={fresh.has(event.id) ? "new" : ""}>
             <time dateTime={event.created_at}>{time(event.created_at)}</time>
-            <Badge kind={`event-${event.type}`}>{words(event.type)}</Badge>
-            <span class="muted">{Object.entries(event.data).filter(([name]) => !SEEN.has(name)).map(([name, value]) => `${words(name)} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(" · ")}</span>
+            <span><Badge kind={`event-${event.type}`}>{words(event.type)}</Badge></span>
+            <What id={id} event={event} />
           </li>
         ))}</ol>
       )}

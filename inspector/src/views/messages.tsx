@@ -7,6 +7,7 @@ import { itemsOf, kindOf, type PayloadItem, readBuild, useBuilds } from "../buil
 import { lineOf, type Part, partsOf, toolNames } from "../content.ts";
 import { bytes, count, plural, time } from "../format.ts";
 import { readRange } from "../log.ts";
+import { Markdown } from "../markdown.tsx";
 import { place, setQuery, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
 import { RowsInView, useRows } from "../rows.tsx";
@@ -16,10 +17,11 @@ import { Blob } from "./blob.tsx";
 
 const BLOCK = 100;
 const LINES = 12;
+/** Characters of a text that are shown before a hit; twice as many after it. */
+const AROUND = 160;
 const LARGE_BYTES = 2000;
 /** How far before a result its call is looked for. */
 const CALL_BEFORE = 20;
-const NONE = new Map<string, string>();
 /** How the context shows a message, in the words of the badge and of its hint. */
 const STATES: Record<Message["visibility"]["state"], { text: string; hint: string }> = {
   verbatim: { text: "verbatim", hint: "The payload has it word for word." },
@@ -29,12 +31,22 @@ const STATES: Record<Message["visibility"]["state"], { text: string; hint: strin
   outside: { text: "outside the window", hint: "The payload does not have it: it is older than the window or the last clear." },
 };
 
+const ROLES: Message["role"][] = ["user", "assistant", "tool", "system"];
+/** What messages can be filtered by: how the context shows them, and what was done to them. */
+const FILTERS: Record<string, { text: string; is: (message: Message) => boolean }> = {
+  ...Object.fromEntries(Object.entries(STATES).map(([name, { text }]) => [name, { text, is: (message: Message) => message.visibility.state === name }])),
+  pinned: { text: "pinned", is: (message) => message.pinned },
+  redacted: { text: "redacted", is: (message) => message.redacted_at !== null },
+  large: { text: "stored output", is: (message) => message.content_truncated },
+};
+
 export function Messages({ conversation }: { conversation: Conversation }): JSX.Element {
   const id = conversation.conversation_id;
   const query = place.value.query;
   const q = query.get("q") ?? "";
   const seq = Number(query.get("seq") ?? "0");
   const asOf = query.get("as_of") ?? "";
+  const [role, state] = [query.get("role") ?? "", query.get("state") ?? ""];
   const builds = useBuilds(id, conversation.head_seq);
   return (
     <div class="messages">
@@ -46,9 +58,19 @@ export function Messages({ conversation }: { conversation: Conversation }): JSX.
           {asOf && !builds.data?.some((build) => build.build_id === asOf) && <option value={asOf}>payload {asOf}</option>}
           {builds.data?.map((build) => <option key={build.build_id} value={build.build_id}>payload {build.label}</option>)}
         </select></Field>
+        {!asOf && (
+          <>
+            <Field label="Role"><select value={role} onChange={(event) => setQuery({ role: event.currentTarget.value })}>
+              <option value="">any</option>{ROLES.map((each) => <option key={each} value={each}>{each}</option>)}
+            </select></Field>
+            <Field label="State"><select value={state} onChange={(event) => setQuery({ state: event.currentTarget.value })}>
+              <option value="">any</option>{Object.entries(FILTERS).map(([name, { text }]) => <option key={name} value={name}>{text}</option>)}
+            </select></Field>
+          </>
+        )}
         <p class="hint">{plural(conversation.head_seq, "message")} <Curl path={`/v1/conversations/${encodeURIComponent(id)}/${asOf ? `context?as_of=${encodeURIComponent(asOf)}` : `messages${q ? `?query=${encodeURIComponent(q)}` : ""}`}`} /></p>
       </form>
-      {asOf ? <Received key={asOf} id={id} asOf={asOf} q={q} seq={seq} /> : q ? <Found id={id} q={q} seq={seq} /> : <Transcript id={id} head={conversation.head_seq} seq={seq} />}
+      {asOf ? <Received key={asOf} id={id} asOf={asOf} q={q} seq={seq} /> : q || role || state ? <Found key={`${role}.${state}`} id={id} q={q} seq={seq} role={role} state={state} /> : <Transcript id={id} head={conversation.head_seq} seq={seq} />}
     </div>
   );
 }
@@ -96,18 +118,29 @@ function ReceivedItem({ id, asOf, shown: { item, number, seq }, names, q, marked
   );
 }
 
-function Found({ id, q, seq }: { id: string; q: string; seq: number }): JSX.Element {
-  const hits = usePages(
-    (cursor) => good(api.GET("/v1/conversations/{conversation_id}/messages", { params: { ...at(id), query: { query: q, limit: 30, ...(cursor && { cursor }) } } })),
-    ["found", id, q],
-  );
+/** Read on until a page has some messages that match the filters of role and state. */
+async function readMatching(id: string, q: string, matches: (message: Message) => boolean, from: string | null): Promise<{ data: Message[]; next_cursor: string | null }> {
+  const found: Message[] = [];
+  let cursor = from;
+  do {
+    const page = await good(api.GET("/v1/conversations/{conversation_id}/messages", { params: { ...at(id), query: { limit: q ? 30 : 200, ...(q ? { query: q } : { content: "view" as const }), ...(cursor && { cursor }) } } }));
+    found.push(...(page.data as Message[]).filter(matches));
+    cursor = page.next_cursor;
+  } while (cursor && found.length < 30);
+  return { data: found, next_cursor: cursor };
+}
+
+function Found({ id, q, seq, role, state }: { id: string; q: string; seq: number; role: string; state: string }): JSX.Element {
+  const matches = (message: Message): boolean => (!role || message.role === role) && (!state || (FILTERS[state]?.is(message) ?? true));
+  const hits = usePages((cursor) => readMatching(id, q, matches, cursor), ["found", id, q, role, state]);
   if (hits.error) return <Failed error={hits.error} />;
   if (!hits.items) return <Loading what="messages" />;
-  if (hits.items.length === 0) return <Empty title="No message has these words.">All words are required; compacted messages are searched as well.</Empty>;
+  if (hits.items.length === 0 && !hits.more) return q ? <Empty title="No message has these words.">All words are required; compacted messages are searched as well.</Empty> : <Empty title="No message is like that.">Choose another role or state.</Empty>;
+  const names = toolNames(hits.items);
   return (
     <>
       <p class="muted" role="status">{hits.more ? `The first ${hits.items.length}` : count(hits.items.length)} found, hidden messages included.</p>
-      <div class="transcript">{hits.items.map((message) => <Row key={message.seq} id={id} message={message as Message} names={NONE} q={q} marked={message.seq === seq} />)}</div>
+      <div class="transcript">{hits.items.map((message) => <Row key={message.seq} id={id} message={message} names={names} q={q} marked={message.seq === seq} />)}</div>
       <More more={hits.more} loading={hits.loading} />
     </>
   );
@@ -197,33 +230,41 @@ function Row({ id, message, names, q, marked }: { id: string; message: Message; 
   );
 }
 
-function PartShown({ part, names, q }: { part: Part; names: Map<string, string>; q: string }): JSX.Element {
-  const name = part.name ?? names.get(part.id ?? "");
-  const found = q !== "" && part.text.toLowerCase().includes((q.match(/[^\s"-]+/)?.[0] ?? "").toLowerCase());
-  switch (part.kind) {
-    case "text":
-      return <LongText text={part.text} q={q} />;
-    case "media":
-      return <p class="muted">[{part.text}]</p>;
-    case "call":
-      return <details class="part" open={found}><summary><span aria-hidden="true">→</span> calls <b>{part.name}</b> <span class="muted">{lineOf({ content: part.text }, 90)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
-    case "definition":
-      return <details class="part" open={found}><summary>defines <b>{part.name}</b> <span class="muted">{/"description": "([^"]*)/.exec(part.text)?.[1] ?? ""}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
-    case "reasoning":
-      return <details class="part" open={found}><summary>reasoning <span class="muted">{lineOf({ content: part.text }, 90)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
-    default:
-      return <details class="part" open={found}><summary><span aria-hidden="true">←</span> {part.kind}{name && <> of <b>{name}</b></>} <span class="muted">{lineOf({ content: part.text }, 110)}</span></summary><pre><Marked text={part.text} query={q} /></pre></details>;
-  }
+/** The part of a text around the first word of a search; the whole text on demand. */
+function Snippet({ text, q }: { text: string; q: string }): JSX.Element {
+  const [whole, setWhole] = useState(false);
+  const at = Math.max(0, text.toLowerCase().indexOf((q.match(/[^\s"-]+/)?.[0] ?? "").toLowerCase()));
+  const [start, end] = whole ? [0, text.length] : [Math.max(0, at - AROUND), Math.min(text.length, at + 2 * AROUND)];
+  return (
+    <p class="pre">{start > 0 && "…"}<Marked text={text.slice(start, end)} query={q} />{end < text.length && "…"}
+      {(start > 0 || end < text.length) && <button type="button" class="plain small" onClick={() => setWhole(true)}>Show all {count(text.length)} characters</button>}</p>
+  );
 }
 
-function LongText({ text, q }: { text: string; q: string }): JSX.Element {
-  const [whole, setWhole] = useState(q !== "");
-  const lines = text.split("\n");
-  const isLong = lines.length > LINES || text.length > 1600;
-  const shown = whole || !isLong ? text : lines.slice(0, LINES).join("\n").slice(0, 1600);
+function PartShown({ part, names, q }: { part: Part; names: Map<string, string>; q: string }): JSX.Element {
+  const name = part.name ?? names.get(part.id ?? "");
+  if (part.kind === "media") return <p class="muted">[{part.text}]</p>;
+  if (part.kind === "text") return q ? <Snippet text={part.text} q={q} /> : <LongText text={part.text} />;
+  const hint = part.kind === "definition" ? (/"description": "([^"]*)/.exec(part.text)?.[1] ?? "") : lineOf({ content: part.text }, 110);
+  const found = q !== "" && part.text.toLowerCase().includes((q.match(/[^\s"-]+/)?.[0] ?? "").toLowerCase());
+  const title = part.kind === "call" ? <><span aria-hidden="true">→</span> calls <b>{part.name}</b></> : part.kind === "definition" ? <>defines <b>{part.name}</b></>
+    : part.kind === "reasoning" ? <>reasoning</> : <><span aria-hidden="true">←</span> {part.kind}{name && <> of <b>{name}</b></>}</>;
   return (
     <>
-      <p class="pre"><Marked text={shown} query={q} />{!whole && isLong && "…"}</p>
+      <details class="part"><summary>{title} <span class="muted">{hint}</span></summary><pre tabIndex={0}><Marked text={part.text} query={q} /></pre></details>
+      {found && <Snippet text={part.text} q={q} />}
+    </>
+  );
+}
+
+function LongText({ text }: { text: string }): JSX.Element {
+  const [whole, setWhole] = useState(false);
+  const lines = text.split("\n");
+  const isLong = lines.length > LINES || text.length > 1600;
+  const shown = whole || !isLong ? text : `${lines.slice(0, LINES).join("\n").slice(0, 1600)}…`;
+  return (
+    <>
+      <Markdown text={shown} />
       {isLong && <button type="button" class="plain small" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "Show less" : `Show all ${count(text.length)} characters`}</button>}
     </>
   );

@@ -1,15 +1,23 @@
-// Saved windows: what they hold, and restoring them.
+// Saved windows: what they hold, downloads of them, and restoring them.
 
 import type { JSX } from "preact";
-import { api, BASE, good, type Snapshot } from "../api.ts";
-import { plural, time } from "../format.ts";
+import { useState } from "preact/hooks";
+import { api, good, type Message, type Snapshot } from "../api.ts";
+import { lineOf } from "../content.ts";
+import { count, plural, time } from "../format.ts";
+import { nameById, nameOf, shortId, useTitle } from "../names.ts";
 import { place, setQuery, toConversation } from "../router.ts";
-import { usePages } from "../resource.ts";
-import { changes } from "../state.ts";
-import { Action, Copy, Curl, Empty, Failed, Field, Loading, More, When } from "../ui.tsx";
+import { usePages, useResource } from "../resource.ts";
+import { changes, tell } from "../state.ts";
+import { Action, Badge, Copy, Curl, Empty, Fact, Failed, Field, Loading, More, When } from "../ui.tsx";
+
+const SHOWN = 40;
 
 export function Snapshots(): JSX.Element {
+  useTitle("Snapshots");
   const conversation = place.value.query.get("conversation") ?? "";
+  const named = useResource(() => good(api.GET("/v1/conversations", { params: { query: { limit: 200 } } })), ["names"]);
+  named.data?.data.forEach(nameOf);
   return (
     <section class="page">
       <div class="title"><h1>Snapshots</h1><Curl path="/v1/snapshots" /></div>
@@ -31,26 +39,68 @@ function SnapshotList({ conversation }: { conversation: string }): JSX.Element {
   if (list.items.length === 0) return <Empty title="There are no snapshots.">A snapshot keeps the active window of a conversation or an agent. Save one from a conversation's actions.</Empty>;
   return (
     <>
-      <div class="cards">{list.items.map((item) => <Card key={item.snapshot_id} item={item} />)}</div>
+      {list.items.map((item) => <Card key={item.snapshot_id} item={item} />)}
       <More more={list.more} loading={list.loading} />
     </>
   );
 }
 
+/** Save the file of a snapshot: a link could not send the key. */
+async function download(id: string): Promise<void> {
+  try {
+    const file = await good(api.GET("/v1/snapshots/{snapshot_id}", { params: { path: { snapshot_id: id }, query: { download: true } }, parseAs: "blob" }));
+    const url = URL.createObjectURL(file as unknown as Blob);
+    Object.assign(document.createElement("a"), { href: url, download: `snapshot-${id}.json` }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  } catch (error) {
+    tell(error instanceof Error ? error.message : String(error), true);
+  }
+}
+
 function Card({ item }: { item: Snapshot }): JSX.Element {
   const path = { snapshot_id: item.snapshot_id };
+  const [open, setOpen] = useState(false);
   return (
     <article class="card">
-      <div class="title"><h2>{item.description ?? "Snapshot"}</h2><When iso={item.created_at} /></div>
-      <p class="muted"><Copy text={item.snapshot_id} label="Copy id" shown={item.snapshot_id} /> · {plural(item.message_count, "message")}</p>
+      <div class="title">
+        <h2>{item.description ?? (item.conversation_ids.length > 1 ? "All windows of an agent" : "Window of a conversation")} <Copy text={item.snapshot_id} label="Copy id" shown={shortId(item.snapshot_id)} /></h2>
+        <span class="buttons">
+          <Action name="Restore" primary title="Restore this snapshot" explain="Its messages come back into the active windows of their conversations. Nothing is deleted."
+            run={async () => { const done = await good(api.POST("/v1/snapshots/{snapshot_id}/restore", { params: { path }, body: {} })); changes.value += 1; return `${plural(done.restored, "message")} restored, ${done.skipped} were active.`; }} />
+          <button type="button" onClick={() => void download(item.snapshot_id)}>Download</button>
+          <Curl path={`/v1/snapshots/${item.snapshot_id}`} />
+        </span>
+      </div>
+      <dl class="facts">
+        <Fact name="Saved"><When iso={item.created_at} /></Fact>
+        <Fact name="Messages">{count(item.message_count)}</Fact>
+        <Fact name="From">{time(item.window_start)}</Fact>
+        <Fact name="To">{time(item.window_end)}</Fact>
+        <Fact name="Models">{[...new Set(item.models.map((each) => each.model))].join(", ") || "–"}</Fact>
+        <Fact name={item.conversation_ids.length === 1 ? "Conversation" : `${item.conversation_ids.length} conversations`}>{item.conversation_ids.slice(0, 6).map((id, index) => <span key={id}>{index > 0 && ", "}<a href={toConversation(id)} title={id}>{nameById(id)}</a></span>)}{item.conversation_ids.length > 6 && " …"}</Fact>
+      </dl>
       <p class="pre">{item.summary}</p>
-      <p class="muted">Window {time(item.window_start)} to {time(item.window_end)}</p>
-      <ul class="plain-list">{item.conversation_ids.slice(0, 5).map((id) => <li key={id}><a href={toConversation(id)}>{id}</a></li>)}</ul>
-      <footer class="buttons">
-        <Action name="Restore" primary title="Restore this snapshot" explain="Its messages come back into the active windows of their conversations. Nothing is deleted."
-          run={async () => { const done = await good(api.POST("/v1/snapshots/{snapshot_id}/restore", { params: { path }, body: {} })); changes.value += 1; return `${plural(done.restored, "message")} restored, ${done.skipped} were active.`; }} />
-        <Copy text={`curl '${BASE}/v1/snapshots/${item.snapshot_id}'`} label="Copy as curl" shown="curl" />
-      </footer>
+      <p><button type="button" class="plain" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide" : "Show"} its messages</button></p>
+      {open && <Contents id={item.snapshot_id} />}
     </article>
+  );
+}
+
+function Contents({ id }: { id: string }): JSX.Element {
+  const file = useResource(() => good(api.GET("/v1/snapshots/{snapshot_id}", { params: { path: { snapshot_id: id } } })), ["snapshot", id]);
+  const [all, setAll] = useState(false);
+  if (file.error) return <Failed error={file.error} retry={file.reload} />;
+  if (!file.data) return <Loading what="the messages" />;
+  const messages = file.data.messages as unknown as (Message & { conversation_id: string })[];
+  return (
+    <>
+      <ol class="originals contents" tabIndex={0} aria-label="Messages of the snapshot">{(all ? messages : messages.slice(0, SHOWN)).map((message) => (
+        <li key={`${message.conversation_id}.${message.seq}`}>
+          <a href={toConversation(message.conversation_id, "messages", { seq: String(message.seq) })}>{nameById(message.conversation_id)} #{message.seq}</a> <Badge kind={message.role}>{message.role}</Badge>
+          <p>{lineOf(message, 200)}</p>
+        </li>
+      ))}</ol>
+      {!all && messages.length > SHOWN && <p class="more"><button type="button" onClick={() => setAll(true)}>Show all {count(messages.length)}</button></p>}
+    </>
   );
 }

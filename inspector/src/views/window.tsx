@@ -2,28 +2,29 @@
 
 import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
-import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type Reading, type ShownMessage } from "../api.ts";
+import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type ShownMessage } from "../api.ts";
 import { lineOf, partsOf, toolNames } from "../content.ts";
-import { compact, count, percent, plural, time, words } from "../format.ts";
+import { compact, count, percent, plural, reasonText, time, words } from "../format.ts";
 import { readRange } from "../log.ts";
 import { place, setQuery, toConversation } from "../router.ts";
 import { type Resource, useResource } from "../resource.ts";
 import { regionsOf } from "../regions.ts";
-import { Badge, Curl, Failed, Fact, Field, Loading, reasonText } from "../ui.tsx";
+import { ConversationSettings } from "./settings.tsx";
+import { Badge, Curl, Failed, Fact, Field, Loading } from "../ui.tsx";
 
 const PEEKED = 40;
+/** Which part of the settings a region comes from. */
+const PARTS: Record<string, string> = { system: "system", skills: "system", tools: "tools" };
 /** How far before a result its call is looked for. */
 const CALL_BEFORE = 20;
 const WINDOWS = [4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 1_000_000];
 
 interface Shown {
   conversation: Conversation;
-  /** Its budget as the log is now. */
-  reading: Reading | undefined;
   epochs: Resource<{ data: Epoch[] }>;
 }
 
-export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
+export function Window({ conversation, epochs }: Shown): JSX.Element {
   const id = conversation.conversation_id;
   const query = place.value.query;
   const [choosing, setChoosing] = useState(false);
@@ -65,22 +66,25 @@ export function Window({ conversation, reading, epochs }: Shown): JSX.Element {
         </>
       ) : !shown ? <Loading what="the window" /> : (
         <>
-          <Regions preview={shown} reading={reading} first={!epochs.data?.data.some((epoch) => epoch.format === format && epoch.model === (model || conversation.effective_model))} />
+          <Regions id={id} preview={shown} first={!epochs.data?.data.some((epoch) => epoch.format === format && epoch.model === (model || conversation.effective_model))} />
           <Cells conversation={conversation} preview={shown} />
+          <ConversationSettings conversation={conversation} />
         </>
       )}
     </div>
   );
 }
 
-function Regions({ preview, reading, first }: { preview: Preview; reading: Reading | undefined; first: boolean }): JSX.Element {
+function Regions({ id, preview, first }: { id: string; preview: Preview; first: boolean }): JSX.Element {
   const { budget, thresholds } = preview.diagnostics;
   const regions = regionsOf(budget);
   const scale = (tokens: number): string => `${(100 * tokens) / budget.context_window}%`;
   const marks = (["notice", "due", "compact", "blocked"] as const).flatMap((name) => {
     const tokens = thresholds[name];
     return tokens === null ? [] : [{ name, tokens }];
-  });
+  }).toSorted((a, b) => a.tokens - b.tokens);
+  const isReduced = preview.degraded.length > 0;
+  const reading = useResource(async () => (isReduced ? good(api.GET("/v1/conversations/{conversation_id}/budget", { params: at(id) })) : undefined), ["budget", id, isReduced]).data;
   const deferred = preview.diagnostics.deferred_tools;
   return (
     <section class="card" aria-label="Budget">
@@ -95,7 +99,7 @@ function Regions({ preview, reading, first }: { preview: Preview; reading: Readi
         {deferred > 0 && <Fact name="Deferred tools">{deferred}</Fact>}
         {preview.tail.length > 0 && <Fact name="Tail">{plural(preview.tail.length, "item")}</Fact>}
       </dl>
-      {preview.degraded.length > 0 && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.tokens_used > preview.diagnostics.budget.effective_window && `Before that it takes ${count(reading.budget.tokens_used)} tokens. `}A build compacts first where its policy allows that.</p>}
+      {isReduced && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.tokens_used > preview.diagnostics.budget.effective_window && `Before that it takes ${count(reading.budget.tokens_used)} tokens. `}A build compacts first where its policy allows that.</p>}
       <div class="budget">
         <div class="regions" role="img" aria-label={`${regions.map((region) => `${region.name} ${region.tokens}`).join(", ")}, free ${budget.remaining_tokens}, kept for the answer ${budget.max_output_tokens} tokens`}>
           {regions.filter((region) => region.tokens > 0).map((region) => (
@@ -106,7 +110,7 @@ function Regions({ preview, reading, first }: { preview: Preview; reading: Readi
         </div>
         <div class="marks" aria-hidden="true">
           {marks.map((mark, index) => (
-            <div key={mark.name} class={`mark ${mark.name} row${index % 2}`} style={{ left: scale(mark.tokens) }}><span>{mark.name} {compact(mark.tokens)}</span></div>
+            <div key={mark.name} class={`mark ${mark.name} row${index % 3}`} style={{ left: scale(mark.tokens) }}><span>{mark.name} {compact(mark.tokens)}</span></div>
           ))}
         </div>
       </div>
@@ -114,7 +118,7 @@ function Regions({ preview, reading, first }: { preview: Preview; reading: Readi
         <caption class="sr">Tokens by region</caption>
         <tbody>
           {[...regions, { name: "Free", kind: "free", tokens: budget.remaining_tokens }, { name: "Kept for the answer", kind: "output", tokens: budget.max_output_tokens }].map((region) => (
-            <tr key={region.kind}><th scope="row"><i class={`swatch ${region.kind}`} aria-hidden="true" />{region.name}</th><td class="num">{count(region.tokens)}</td><td class="num muted">{percent((100 * region.tokens) / budget.context_window)}</td></tr>
+            <tr key={region.kind}><th scope="row"><i class={`swatch ${region.kind}`} aria-hidden="true" />{region.kind in PARTS ? <a href={toConversation(id, "window", { ...Object.fromEntries(place.value.query), open: PARTS[region.kind] })}>{region.name}</a> : region.name}</th><td class="num">{count(region.tokens)}</td><td class="num muted">{region.kind !== "output" && percent((100 * region.tokens) / budget.effective_window)}</td></tr>
           ))}
         </tbody>
       </table>
