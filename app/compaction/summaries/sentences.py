@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -219,10 +219,11 @@ _MARKED = re.compile(
 """An item of a list, or words in capitals."""
 
 
-def shortened(text: str, max_tokens: int, count: CountText) -> str:
+def shortened(text: str, max_tokens: int, count: CountText, repeated: Collection[str] = ()) -> str:
     """Return sentences of a text within `max_tokens`: first, last, listed and emphasised ones.
 
-    Code and output that were pasted into it come last. It is empty without any.
+    Code and output that were pasted into it come last, as do pieces that are `repeated` in other
+    texts. It is empty without any.
     """
     room = max_tokens - count(LEFT_OUT.format(len(text))) - 2
     parts = pieces(text)
@@ -230,7 +231,7 @@ def shortened(text: str, max_tokens: int, count: CountText) -> str:
     for at, part in enumerate(parts):
         is_fence = _FENCE.match(part) is not None
         in_fence ^= is_fence
-        is_pasted = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS])
+        is_pasted = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS]) or part in repeated
         is_marked = _MARKED.search(part) or label_of(part)
         weight = 0 if at in (0, last) else 3 if is_pasted else 1 if is_marked else 2
         weights.append((weight, min(at, 1.5 * (last - at))))

@@ -2,13 +2,15 @@
 
 1. What fits whole is listed whole. Else items take the room by rank, the newest of a rank first:
    first each rank up to its share of the room, then all of them in the same order what is left.
-2. A request or conclusion that does not fit is shown by its first and last sentences.
+2. A request or conclusion that does not fit is shown by its first and last sentences, then by
+   those that no other request has.
 3. What stands in a request or a conclusion that is shown is not repeated as a statement.
 4. What has no room is `unlisted`: a later summary with more room lists it. [summary.unlisted]
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +19,7 @@ from typing import NamedTuple
 from app.common.texts import sendable
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.sentences import QUESTION, flat, label_of, shortened
+from app.compaction.summaries.sentences import QUESTION, flat, label_of, pieces, shortened
 from app.compaction.summaries.summary_text import (
     HEADING,
     NO_CLOSING,
@@ -97,6 +99,8 @@ class Writer:
     ending: str = field(init=False)
     chosen: dict[Section, dict[int, str]] = field(init=False)
     items: dict[Section, list[str]] = field(init=False)
+    repeated: set[str] = field(init=False)
+    """The pieces that several requests have."""
     numbers: list[int] = field(default_factory=list)
     """The numbers of the messages of what the user stated."""
 
@@ -118,6 +122,9 @@ class Writer:
             found[each.section].append(each.line)
             if each.by_user:
                 self.numbers.append(each.at)
+        requests = (set(pieces(text)) for text in set(digest.requests.values()))
+        times = Counter(piece for each in requests for piece in each)
+        self.repeated = {piece for piece, found_in in times.items() if found_in > 1}
         wanted = [section for section in Section if section in self.sections]
         self.items = {section: list(map(sendable, found.get(section, ()))) for section in wanted}
         self.chosen = {section: {} for section in wanted}
@@ -204,7 +211,7 @@ class Writer:
         if tokens < MIN_CUT_TOKENS:
             return ""
         number, space, rest = text.partition(" ") if text.startswith("#") else ("", "", text)
-        cut = shortened(rest, tokens - 10, self.count)
+        cut = shortened(rest, tokens - 10, self.count, self.repeated)
         return f"{number}{space}{cut}" if cut else ""
 
     def _cost(self, section: Section, text: str) -> int:

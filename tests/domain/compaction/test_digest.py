@@ -191,6 +191,14 @@ def test_of_a_long_request_what_was_pasted_is_left_out_first() -> None:
     assert said[30] in shown and "compute" not in shown and "part 0 " in shown
 
 
+def test_what_many_requests_have_is_left_out_before_what_one_alone_has() -> None:
+    """So that each can be told from the others."""
+    frame = "Solve this.\n{}\n" + "- Be as careful as you can in each step.\n" * 9 + "Begin now."
+    asked = [user(frame.format(f"The file is number {number}.")) for number in range(4)]
+    text = summarised(asked, tokens=250).text
+    assert all(f"The file is number {number}." in text for number in range(4))
+
+
 def test_no_one_speaks_for_the_user() -> None:
     """What a call is for is no value, a refused question no answer; a question is answered once."""
     step = "The lower limit is 50 ms there. Let me set it to 60 ms, then run it."
