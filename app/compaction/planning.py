@@ -103,7 +103,7 @@ class CompactionInput:
         tool_tokens = agent_tools_tokens(
             self.resolved,
             self.state,
-            has_placeholders=view.results_cleared_through > 0,
+            has_placeholders=view.last_cleared > 0,
             has_shortened=bool(view.shortened),
             hides_messages=view.hides_messages,
         )

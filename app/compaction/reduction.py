@@ -18,11 +18,15 @@ rest is within it and at least `min_freed` tokens are freed, so that the prompt 
 seldom. Where all of them free less, they are cleared only if the rest is then within the budget:
 otherwise results that stay would make every build break the prefix. An exclusion applies from when
 it is set: results that were cleared before stay cleared.
+
+A result is repeated when a later one answers a call of the same tool with equal arguments. A call
+without arguments repeats none: what it returns, such as a next page, differs each time. Repeated
+results are cleared where the prefix breaks anyway. [tool-output.clear-repeated]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Final
 
@@ -38,12 +42,16 @@ from app.conversations.turns import (
     newest_user_message,
     parse_turn_boundaries,
 )
-from app.conversations.view import View
-from app.formats.message import Role
+from app.conversations.view import RepeatedResult, View
+from app.formats import json_fields
+from app.formats.message import Role, ToolCall
+from app.formats.tools import arguments_object
 from app.policy.policy import ToolOutputPolicy
 
 RESULTS_CLEARED: Final = "tool_results_cleared"
 """Also the reason why an epoch ends when results are cleared. See [decision 0007]."""
+REPEATED_CLEARED = "repeated_results_cleared"
+"""In `degraded`: results are cleared that later ones repeat, which takes nothing away."""
 EMERGENCY_CUT = "emergency_cut"
 ALL_RESULTS_CLEARED = "all_tool_results_cleared"
 BUDGET_SHARE = 0.25
@@ -160,13 +168,47 @@ def tool_output_tokens(item: Entry, view: View) -> int:
 
 def plan_clearing(shown: ShownHistory, excess: int, min_freed: int) -> CompactionPlan | None:
     """Return which results to clear where tool output exceeds its budget by so much."""
-    entries = shown.entries
-    last = max((i for i, item in enumerate(entries) if item.role is Role.TOOL), default=-1)
-    older = entries[: group_boundary_before(entries, last)]
+    older = _before_last_results(shown.entries)
     cleared = shown.clear(older, lambda freed: freed >= max(excess, min_freed))
     if cleared is None or shown.tokens - cleared.tokens < min(excess, min_freed):
         return None
     return shown.plan_to(cleared, (ChainStep.CLEAR_TOOL_RESULTS.value,))
+
+
+def _before_last_results(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the entries before the last call group with results, whose results stay."""
+    last = max((i for i, item in enumerate(entries) if item.role is Role.TOOL), default=-1)
+    return entries[: group_boundary_before(entries, last)]
+
+
+def repeated_results(
+    shown: ShownHistory, calls: Mapping[int, ToolCall]
+) -> tuple[RepeatedResult, ...]:
+    """Return the results to clear because the next one of an equal call repeats them.
+
+    `calls` are those that results answer, by the seqs of the results.
+    """
+    by_call: dict[tuple[str, str], list[Entry]] = {}
+    for item in shown.entries:
+        if (call := calls.get(item.seq)) is not None and (key := _arguments_key(call)):
+            by_call.setdefault((call.name, key), []).append(item)
+    older_seqs = {item.seq for item in _before_last_results(shown.entries) if item.clearable}
+    older_seqs -= shown.protected.uncleared
+    return tuple(
+        RepeatedResult(older.seq, newer.seq)
+        for items in by_call.values()
+        for older, newer in pairwise(items)
+        if older.seq in older_seqs
+    )
+
+
+def _arguments_key(call: ToolCall) -> str:
+    """Return a text that is equal for equal arguments, empty without any; null is none."""
+    arguments = None if call.custom else arguments_object(call.arguments)
+    if arguments is None:
+        return call.arguments.strip()
+    given = {name: value for name, value in sorted(arguments.items()) if value is not None}
+    return json_fields.compact(given) if given else ""
 
 
 def with_excluded(entries: Sequence[Entry], excluded: Collection[int]) -> list[Entry]:

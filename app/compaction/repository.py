@@ -24,7 +24,8 @@ ADD_SUMMARY = Statement(f"UPDATE compactions SET {assigned(*_TEXTS)} WHERE {_THI
 _NO_NEW_PIN = """NOT EXISTS (
     SELECT FROM pins
     WHERE pins.conversation_id = :conversation_id
-        AND (pins.seq >= :span_start AND pins.seq < :span_end OR pins.seq <= :trimmed_through)
+        AND (pins.seq >= :span_start AND pins.seq < :span_end OR pins.seq <= :trimmed_through
+            OR pins.seq = ANY (CAST(:repeated AS bigint[])))
         AND pins.seq <> ALL (:kept)
         AND EXISTS (
             SELECT FROM unnest(CAST(:window_starts AS bigint[]), CAST(:window_ends AS bigint[]))
@@ -137,6 +138,7 @@ class CompactionQueries(Repository):
             "span_end": hidden.end if hidden is not None else None,
             "kept": visible.kept_seqs,
             "trimmed_through": view.results_cleared_through,
+            "repeated": [item.seq for item in view.repeated_results],
             "window_starts": [span.start for span in view.window],
             "window_ends": [span.end for span in view.window],
             "view_version": view_version,

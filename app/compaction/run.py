@@ -377,7 +377,7 @@ class CompactionRun:
             if view.provider_item is None
             else Trigger.PROVIDER,
             strategies_run=plan.steps,
-            hidden_span=plan.hidden or view.hidden or Span(1, view.results_cleared_through + 1),
+            hidden_span=plan.hidden or view.hidden or Span(1, view.last_cleared + 1),
             view=view,
             made=tuple(executed.made),
             summary_tokens=view_summary_tokens(view, resolved.count),

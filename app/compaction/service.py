@@ -21,7 +21,7 @@ from cachetools import LRUCache
 from app.common import json_text
 from app.common.errors import Conflict, ContextError, NotFound, ServiceUnavailable, ValidationError
 from app.compaction.planning import NOT_SHORTER, CompactionInput, summary_reserve
-from app.compaction.reduction import RESULTS_CLEARED, with_excluded
+from app.compaction.reduction import RESULTS_CLEARED, repeated_results, with_excluded
 from app.compaction.run import (
     COUNTED,
     SUMMARISER_UNAVAILABLE,
@@ -29,7 +29,7 @@ from app.compaction.run import (
     CompactionRun,
     Executed,
 )
-from app.compaction.shown_history import tokens_of
+from app.compaction.shown_history import ShownHistory, tokens_of
 from app.compaction.summaries.summariser import Summariser
 from app.conversations.conversation import BreakReason, ConversationState
 from app.conversations.due import compaction_threshold, exceeds_messages, resume_at_tokens
@@ -56,7 +56,14 @@ from app.conversations.receipt import (
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.stored_compactions import store_compaction
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
-from app.conversations.view import ShortenedMessage, Span, View, spans_through
+from app.conversations.view import (
+    RepeatedResult,
+    ShortenedMessage,
+    Span,
+    View,
+    spans_of,
+    spans_through,
+)
 from app.conversations.view_changes import (
     base_view,
     lacks_summary,
@@ -65,7 +72,7 @@ from app.conversations.view_changes import (
     with_shortened,
     without_compaction,
 )
-from app.formats.message import Role
+from app.formats.message import Role, ToolCall
 from app.jobs.leases import Leases
 from app.jobs.repository import Job, JobStatus
 from app.models.usage import EXTRACTIVE
@@ -542,6 +549,26 @@ async def excluded_seqs(
         and names.get(item.seq) in tools
         and not view.clears_result(item.seq)
     )
+
+
+async def find_repeated(
+    session: Repositories, conversation_id: str, shown: ShownHistory, spans: Sequence[Span]
+) -> tuple[RepeatedResult, ...]:
+    """Return the shown results that later ones repeat; a failed call repeats nothing."""
+    calls: dict[int, ToolCall] = {}
+    if sum(item.clearable for item in shown.entries) < 2:
+        return ()
+    for span in spans:
+        calls |= await session.log.calls(conversation_id, span.start, span.end)
+    found = repeated_results(shown, calls)
+    rows = await session.contexts.rows(
+        conversation_id, spans_of(item.newer_seq for item in found), as_chat=False
+    )
+    failed = {row.seq for row in rows if row.message().is_error}
+    if failed:
+        calls = {seq: call for seq, call in calls.items() if seq not in failed}
+        found = repeated_results(shown, calls)
+    return found
 
 
 def _nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:

@@ -82,6 +82,8 @@ class Receipt(CompactionFacts):
     """Seqs in the range that stay verbatim."""
     cleared_through_seq: int
     """Tool results up to this seq are placeholders; 0 for none."""
+    repeated_seqs: Sequence[int]
+    """Later ones that are placeholders, because a newer result repeats them."""
     summary: str | None
     """The text that stands for the range; null without one."""
     retain: str | None
@@ -109,6 +111,7 @@ class Receipt(CompactionFacts):
             hidden_range=(receipt.hidden_span.start, receipt.hidden_span.end),
             kept_seqs=view.unhidden_seqs,
             cleared_through_seq=view.results_cleared_through,
+            repeated_seqs=[item.seq for item in view.repeated_results],
             summary=receipt.summary,
             retain=view.retain,
             note=view.note,

@@ -11,6 +11,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.errors import Gone, NotFound
+from app.compaction.reduction import REPEATED_CLEARED
 from app.context.choose_view import read_rows, rendered_rows
 from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
@@ -79,7 +80,7 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
     degraded = (*state.degraded, *payload.degraded, *_lacking(build))
     usage = state.usage
     pressure = pressure_status(usage.total, state.limits)
-    is_degraded = bool(degraded)
+    is_degraded = any(value != REPEATED_CLEARED for value in degraded)
     observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
     )

@@ -15,7 +15,7 @@ from app.blobs.preview import COMPACT_CONTEXT
 from app.common.concurrency import in_thread_if
 from app.common.errors import ServiceUnavailable
 from app.compaction.planning import history_budget
-from app.compaction.reduction import RESULTS_CLEARED
+from app.compaction.reduction import REPEATED_CLEARED, RESULTS_CLEARED
 from app.compaction.shown_history import ShownHistory
 from app.compaction.strategies import STRATEGIES
 from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
@@ -72,6 +72,7 @@ async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState 
             view = replace(view, spans=start.view.spans)
     degraded += (MESSAGES_SHORTENED,) if view.shortened else ()
     degraded += (MEDIA_LEFT_OUT,) if view.media_cut is not None else ()
+    degraded += (REPEATED_CLEARED,) if view.repeated_results else ()
     texts = resolved.dynamic(state.attempt.settings)
     state = replace(state, view=view, dynamic_texts=texts).degrade(*degraded)
     if view.provider_item is not None and view.sent_item is None:
@@ -381,7 +382,7 @@ def _last_agent_tools(state: BuildState) -> tuple[str, ...]:
 def _lasting_agent_tools(state: BuildState) -> tuple[str, ...]:
     return lasting_agent_tools(
         state.resolved.policy,
-        has_placeholders=state.view.results_cleared_through > 0,
+        has_placeholders=state.view.last_cleared > 0,
         hides_messages=state.view.hides_messages,
     )
 

@@ -60,6 +60,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         last_view, kept_tools = last_start.view, tools or last_start.tools.agent_tools
         new_start = _new_start(state, kept_tools)
         reason = break_reason(state, last_epoch, last_start, new_start)
+        reason = reason and (state.attempt.break_reason or reason)
         reasoning_after = last_view.reasoning_after
         if not has_left and state.reasoning_floor <= reasoning_after:
             if reason is None:
@@ -179,7 +180,8 @@ def _view_change(old: View, new: View, pins: tuple[int, ...]) -> BreakReason | N
     if old is new:
         return None
     has_same_spans = old.spans == new.spans
-    has_same_uncleared = old.uncleared_results == new.uncleared_results
+    cleared_apart = (old.uncleared_results, old.repeated_results)
+    has_same_uncleared = cleared_apart == (new.uncleared_results, new.repeated_results)
     if not (has_same_spans and has_same_uncleared):
         if any(not old.shows(seq) or old.clears_result(seq) for seq in pins):
             return "pinned"

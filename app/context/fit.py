@@ -12,18 +12,26 @@ from dataclasses import dataclass, replace
 from app.common.errors import ServiceUnavailable, ValidationError
 from app.compaction.planning import CompactionInput, history_budget, summary_reserve
 from app.compaction.reduction import (
+    REPEATED_CLEARED,
     RESULTS_CLEARED,
     plan_clearing,
     reduced_to_fit,
     tool_output_limits,
     tool_output_tokens,
 )
-from app.compaction.service import BUILT_IN, excluded_seqs
+from app.compaction.service import BUILT_IN, excluded_seqs, find_repeated
 from app.compaction.shown_history import NOTE_TOKENS, ShownHistory
 from app.compaction.strategies import STRATEGIES
 from app.context.choose_view import noted, render, render_view, show_newest_user
 from app.context.epoch_reasons import EpochChoice, choose_epoch
-from app.context.state import BuildDependencies, BuildState, Changed, Overflow
+from app.context.state import (
+    DEGRADED_ONE_BUILD,
+    REASONING_DROPPED,
+    BuildDependencies,
+    BuildState,
+    Changed,
+    Overflow,
+)
 from app.conversations.due import exceeds_messages
 from app.conversations.partial_messages import (
     MEDIA_LEFT_OUT,
@@ -34,7 +42,7 @@ from app.conversations.partial_messages import (
     reader_tool_tokens,
 )
 from app.conversations.pressure import is_suspended
-from app.conversations.receipt import PENDING, CompactionPlan, NoCompaction, Trigger
+from app.conversations.receipt import PENDING, ChainStep, CompactionPlan, NoCompaction, Trigger
 from app.conversations.turns import Entry, entry
 from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
 from app.conversations.view_changes import base_view, with_shortened, without_item
@@ -77,7 +85,7 @@ async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed | 
         if (cut := _media_cut(state)) is not None:
             reduced = state.with_view(replace(state.view, media_cut=cut)).degrade(MEDIA_LEFT_OUT)
         elif state.fits:
-            return Fitted(state, epoch)
+            return await _clear_repeated_results(deps, state, epoch) or Fitted(state, epoch)
         else:
             # Plans use the counts of entries: each counts what its items cost, and what the payload
             # costs beyond them is saved as well.
@@ -163,8 +171,42 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
         return False
     state = await _find_excluded_seqs(deps, state)
     plan = plan_clearing(_shown(state), output_tokens - budget, min_cleared)
-    if plan is None:
-        return False
+    return plan is not None and await _clear(deps, state, plan)
+
+
+async def _clear_repeated_results(
+    deps: BuildDependencies, state: BuildState, epoch: EpochChoice
+) -> Changed | None:
+    """Clear repeated results where the prefix breaks anyway; None where nothing changed.
+
+    It does not for a clearing that another payload stream made: two streams would break each
+    other's prefix for ever. A view that was reduced for this payload alone is not stored.
+    """
+    limits, policy = state.resolved.compaction_limits(), state.resolved.policy
+    output, item = policy.tool_output, state.view.provider_item
+    is_kept = not (output.enabled and output.clear_repeated) or state.attempt.is_preview
+    if is_kept or policy.strategy is StrategyName.FULL_HISTORY or item is not None:
+        return None
+    is_free = epoch.leaves_prefix and epoch.break_reason not in (RESULTS_CLEARED, REASONING_DROPPED)
+    is_reduced = not {*state.degraded}.issubset((*DEGRADED_ONE_BUILD, REPEATED_CLEARED))
+    if not is_free or is_reduced or is_suspended(state.stored, state.policy_usage.total, limits):
+        return None
+    state = await _find_excluded_seqs(deps, state)
+    shown = _shown(state)
+    async with deps.database.session() as session:
+        cid, spans = state.attempt.conversation_id, state.view.spans
+        repeated = await find_repeated(
+            session, cid, shown, spans_through(spans, state.stored.head_seq)
+        )
+    plan = CompactionPlan((ChainStep.CLEAR_TOOL_RESULTS,), 0, repeated_results=repeated)
+    if not repeated or not await _clear(deps, state, plan):
+        return None
+    return Changed(replace(state.attempt, break_reason=epoch.break_reason))
+
+
+async def _clear(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> bool:
+    """Carry out a clearing; return whether that, or something else, changed the conversation."""
+    resolved, attempt = state.resolved, state.attempt
     view, stored = replace(state.view, media_cut=None), state.stored
     if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:  # the spans are of one payload
         async with deps.database.session() as session:

@@ -23,7 +23,7 @@ from app.compaction.service import CompactionService
 from app.compaction.summaries.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
-from app.conversations.conversation import ConversationState
+from app.conversations.conversation import BreakReason, ConversationState
 from app.conversations.epoch import Epoch, model_in, requested_window
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.service import Appended
@@ -193,7 +193,7 @@ class Attempt:
     """One pass through the steps: the request, and what earlier passes of the build did.
 
     A preview neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
-    sent again.
+    sent again. An epoch began for the `break_reason` before results were cleared for it.
     """
 
     tenant_id: str
@@ -206,6 +206,7 @@ class Attempt:
     may_compact: bool = True
     is_preview: bool = False
     drops_reasoning: bool = False
+    break_reason: BreakReason | None = None
 
     @property
     def cache_key(self) -> tuple[str, ...]:

@@ -290,7 +290,7 @@ async def view_state_of(
     if (
         view.hidden is None
         and view.provider_item is None
-        and view.results_cleared_through < window[0].start
+        and view.last_cleared < window[0].start
         and not view.shortened
     ):
         return whole_window

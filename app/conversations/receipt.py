@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from app.common.answer_schemas import answer
-from app.conversations.view import Span, Summary, View
+from app.conversations.view import RepeatedResult, Span, Summary, View
 from app.policy.policy import StrategyName
 
 
@@ -68,7 +68,8 @@ class CompactionPlan:
     - `hidden` is the whole hidden range after the compaction, or None if it hides no message.
       `unhidden_seqs` inside it stay shown. `released_seqs` were shown inside the former range and
       are hidden now.
-    - Tool results up to `results_cleared_through` are replaced by placeholders.
+    - Tool results up to `results_cleared_through`, and the `repeated_results`, are replaced by
+      placeholders.
     - Without `summarises` the newly hidden messages are dropped with a note.
     - `chunks` are the parts that a tree summarises one by one. Together they cover what is newly
       hidden outside the former range; the first one includes the released messages.
@@ -88,6 +89,7 @@ class CompactionPlan:
     hides_preserved: bool = False
     released_seqs: tuple[int, ...] = ()
     drops_without_summary: bool = False
+    repeated_results: tuple[RepeatedResult, ...] = ()
 
     def after(self, clearing: CompactionPlan) -> CompactionPlan:
         """Return this plan, which was made for what a clearing leaves, as one for before it."""

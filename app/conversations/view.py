@@ -24,9 +24,9 @@ messages of which a view may show something.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -65,6 +65,14 @@ class ShortenedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedResult:
+    """A tool result at `seq` that is cleared because a later one repeats its call."""
+
+    seq: int
+    newer_seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class MediaCut:
     """The media that are left out: those before the message at `seq`, and its first `count`."""
 
@@ -74,6 +82,10 @@ class MediaCut:
 
 def _start(span: Span) -> int:
     return span.start
+
+
+def _seq(item: RepeatedResult) -> int:
+    return item.seq
 
 
 ENDLESS = 2**62
@@ -192,7 +204,7 @@ class View:
       last span has no end.
     - `retain` and each summary are messages of their own at the start of the hidden range.
     - Tool results up to `results_cleared_through` are placeholders, except for the seqs in
-      `uncleared_results`.
+      `uncleared_results`. So are the `repeated_results` after it, ascending.
     - Of the messages in `shortened`, ascending, only the beginning and the end are shown.
     - With a `provider_item` a payload begins with that item. Summaries of what it stands for are
       for the payloads that do not send it.
@@ -217,6 +229,7 @@ class View:
     provider_item: ProviderItem | None = None
     late_through: int = 0
     media_cut: MediaCut | None = None
+    repeated_results: tuple[RepeatedResult, ...] = ()
 
     @property
     def sent_item(self) -> ProviderItem | None:
@@ -235,7 +248,34 @@ class View:
 
     def clears_result(self, seq: int) -> bool:
         """Whether a tool result with this seq is a placeholder."""
-        return seq <= self.results_cleared_through and seq not in self.uncleared_results
+        if seq <= self.results_cleared_through:
+            return seq not in self.uncleared_results
+        at = bisect_left(self.repeated_results, seq, key=_seq)
+        return at < len(self.repeated_results) and self.repeated_results[at].seq == seq
+
+    @property
+    def last_cleared(self) -> int:
+        """The seq up to which tool results are cleared, some or all; 0 where none is."""
+        repeated = self.repeated_results
+        return repeated[-1].seq if repeated else self.results_cleared_through
+
+    def with_repeated(
+        self, results: Iterable[RepeatedResult], uncleared: Collection[int] = ()
+    ) -> View:
+        """Return the view with exactly these repeated results cleared, as far as that applies.
+
+        That is where it shows the later result as well, and without those in `uncleared`.
+        """
+        through = self.results_cleared_through
+        return replace(
+            self,
+            repeated_results=tuple(
+                item
+                for item in sorted(results, key=_seq)
+                if item.seq > through and item.seq not in uncleared
+                if self.shows(item.seq) and self.shows(item.newer_seq)
+            ),
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -246,7 +286,7 @@ class View:
     def is_reduced_inside(self) -> bool:
         """Whether something is left out that neither a summary nor a provider's item stands for."""
         cut = self.media_cut is not None
-        return bool(self.note or self.results_cleared_through or self.shortened) or cut
+        return bool(self.note or self.last_cleared or self.shortened) or cut
 
     @property
     def cuts_the_start(self) -> bool:

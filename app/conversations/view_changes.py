@@ -61,6 +61,7 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
         summary_as_system=policy.summary_role == "system",
         window=window,
     )
+    view = view.with_repeated(active.repeated_results, state.kept_seqs)
     if window == active.window:
         return view
     view = with_shown_item(view, stands_for_messages=active.hidden is not None)
@@ -121,7 +122,8 @@ def view_after(
         seq for seq in {*unhidden_seqs, *never_cleared} if seq <= through and after.shows(seq)
     }
     after = with_shortened(replace(after, uncleared_results=tuple(sorted(uncleared))), ())
-    after = with_shown_item(after)
+    repeated = {*view.repeated_results, *plan.repeated_results}
+    after = with_shown_item(after.with_repeated(repeated, {*unhidden_seqs, *never_cleared}))
     if plan.hidden is None:
         return after
     return with_omission_note(after, unsummarised=0 if plan.summarises else len(plan.released_seqs))
@@ -173,6 +175,7 @@ def view_behind_item(
         summaries=summaries,
         results_cleared_through=0,
         uncleared_results=(),
+        repeated_results=(),
         provider_item=item,
     )
     return with_omission_note(with_shortened(after, ()))

@@ -195,6 +195,8 @@ class ToolOutputPolicy(Group):
     """Least tokens that a clearing frees; `auto`: three quarters of the budget."""
     exclude_tools: Texts = ()
     """Tools whose results are never cleared."""
+    clear_repeated: Flag = True
+    """true: a result is cleared, when an epoch begins, if a later one repeats its call."""
 
 
 class MessagesPolicy(Group):

@@ -334,6 +334,8 @@ def covers_only(view: View, through_seq: int) -> bool:
     hidden = view.hidden
     if view.provider_item is not None and view.provider_item.seq > through_seq:
         return False
+    if any(item.newer_seq > through_seq for item in view.repeated_results):
+        return False
     shows = any(span.start <= through_seq for span in view.spans)
     return view.results_cleared_through <= through_seq and (
         hidden is None or (hidden.end <= through_seq + 1 and shows)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
+from typing import NamedTuple
 
 from app.common import json_text
 from app.common.concurrency import THREAD_BYTES, in_thread_if
@@ -20,13 +21,19 @@ from app.conversations.from_rows import (
     entry_from,
     stored_message_from,
 )
-from app.conversations.messages.row import MAX_OPEN_CALLS, Append, BatchShape, StoredMessage
+from app.conversations.messages.row import (
+    MAX_OPEN_CALLS,
+    Append,
+    BatchShape,
+    StoredMessage,
+    parse_stored,
+)
 from app.conversations.turns import Entry, with_pins
 from app.conversations.view import marker_of
 from app.database.connections import Repository, Statement
 from app.database.sql import bounded, equal, fields_of, insert, lengths, limits, page_of
 from app.database.tables import APPEND as APPEND_FUNCTION
-from app.formats.message import Role
+from app.formats.message import LOG_FORMAT, FormatName, Role, ToolCall
 
 _STORED = (
     *("message_id", "seq", "turn", "role", "format", "tokens", "reasoning_tokens"),
@@ -41,6 +48,8 @@ MESSAGE_TIME = "coalesce(m.at, m.created_at)"
 """The time of a message `m`, which never decreases with the seqs of its conversation."""
 MAX_MESSAGES_READ = 5_000
 """Newest messages that are searched for the last use of tools: a bound of the cost."""
+MAX_CALL_BYTES = 16_384
+"""Messages with calls up to this size are read for the arguments of these."""
 
 
 def seq_search(conversation_id: str, low: str, high: str, is_before: str) -> str:
@@ -144,6 +153,14 @@ TOOL_NAMES = Statement(f"""
         AND seq < CAST(:end AS bigint) AND call_ids IS NOT NULL
     ORDER BY seq
 """)
+# A call with long arguments writes something.
+CALLS_AT = Statement(f"""
+    SELECT seq, call_ids, coalesce(fragment, body) AS text,
+        CASE WHEN fragment IS NULL THEN format ELSE '{LOG_FORMAT}' END AS format
+    FROM messages
+    WHERE {_CONVERSATION} AND seq = ANY (CAST(:seqs AS bigint[]))
+        AND octet_length(coalesce(fragment, body)) <= {MAX_CALL_BYTES}
+""")
 OPEN_CALLS = Statement(f"""
     SELECT m.call_ids, m.call_names, h.open_calls
     FROM heads h
@@ -201,6 +218,14 @@ APPEND = Statement(f"""
     FROM append({", ".join(f"{name} => :{name}" for name in _PARAMETERS)}) AS h
 """)
 """It calls the function of `database/append.sql` [log.one-statement]."""
+
+
+class _Answered(NamedTuple):
+    """A call that a result answers: the seq of its message, its id, its tool."""
+
+    seq: int
+    id: str
+    name: str
 
 
 class LogRepository(Repository):
@@ -319,15 +344,41 @@ class LogRepository(Repository):
 
     async def tool_names(self, conversation_id: str, start: int, end: int) -> dict[int, str]:
         """Return the tool of each result in `[start, end)` by seq."""
+        answered = await self._answered(conversation_id, start, end)
+        return {seq: call.name for seq, call in answered.items()}
+
+    async def calls(self, conversation_id: str, start: int, end: int) -> dict[int, ToolCall]:
+        """Return the call of each result in `[start, end)` by the result's seq.
+
+        Those of messages larger than `MAX_CALL_BYTES` are left out.
+        """
+        answered = await self._answered(conversation_id, start, end)
+        seqs = sorted({call.seq for call in answered.values()})
+        rows = await self._session.all(CALLS_AT, conversation_id=conversation_id, seqs=seqs)
+        called = {
+            (row["seq"], call_id): call
+            for row in rows
+            for call_id, call in zip(
+                json_text.loads(row["call_ids"]),
+                parse_stored(row["text"].encode(), FormatName(row["format"])).calls,
+                strict=False,
+            )
+        }
+        found = ((seq, called.get((call.seq, call.id))) for seq, call in answered.items())
+        return {seq: call for seq, call in found if call is not None}
+
+    async def _answered(self, conversation_id: str, start: int, end: int) -> dict[int, _Answered]:
+        """Return the call that each result in `[start, end)` answers, by the result's seq."""
         between = {"seq": start, "end": end}
         rows = await self._session.all(TOOL_NAMES, conversation_id=conversation_id, **between)
-        found: dict[int, str] = {}
-        names: dict[str, str] = {}
+        found: dict[int, _Answered] = {}
+        calls: dict[str, _Answered] = {}
         for row in rows:
             if row["role"] != Role.TOOL:
-                names |= named_calls(row["call_ids"], row["call_names"])
-            elif row["seq"] >= start and (name := names.get(json_text.loads(row["call_ids"])[0])):
-                found[row["seq"]] = name
+                named = named_calls(row["call_ids"], row["call_names"]).items()
+                calls |= {call_id: _Answered(row["seq"], call_id, name) for call_id, name in named}
+            elif row["seq"] >= start and (call := calls.get(json_text.loads(row["call_ids"])[0])):
+                found[row["seq"]] = call
         return found
 
     async def open_calls(self, conversation_id: str) -> dict[str, str]:
