@@ -172,7 +172,6 @@ class Services:
                 self.telemetry,
             )
         )
-        self.tool_calls = ToolCallService(self.blobs, self.tools, self.compaction, search)
         self.agents = AgentService(
             database,
             resolver,
@@ -184,6 +183,9 @@ class Services:
         self.receipts = ReceiptService(database, resolver, active)
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
+        self.tool_calls = ToolCallService(
+            self.blobs, self.tools, self.compaction, search, self.transcripts
+        )
         most = settings.events_max_streams
         slots = Slots("event_streams", most, max(1, most // 4))
         self.events = EventService(database, utc_now, EVENT_POLL_SECONDS, slots)

@@ -32,7 +32,7 @@ from app.blobs.chunks import (
 from app.models.budget import Limits
 from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 
-READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL = AGENT_TOOL_NAMES
+READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL, PIN_MESSAGES = AGENT_TOOL_NAMES
 """Agent tools, whose results are never offloaded [tool-output.own-tools-inline].
 
 The first three read the rest of a cut result.

@@ -18,7 +18,7 @@ from typing import Any
 
 from app.blobs.chunks import encode
 from app.blobs.offloading import result_in
-from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_LINES, RECALL, TOOL_SEARCH
+from app.blobs.preview import COMPACT_CONTEXT, GREP, PIN_MESSAGES, READ_LINES, RECALL, TOOL_SEARCH
 from app.common.errors import (
     Conflict,
     ContextError,
@@ -30,6 +30,7 @@ from app.common.errors import (
 from app.common.texts import sendable
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
+from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.search.service import SearchService
 from app.formats import PROVIDERS, ToolDefinition, json_fields
 from app.formats.message import FormatName
@@ -73,6 +74,7 @@ class ToolCallService:
     _tools: ToolSearchService
     _compaction: CompactionService
     _messages: SearchService
+    _transcripts: TranscriptService
 
     async def answer(
         self,
@@ -120,6 +122,9 @@ class ToolCallService:
             return await self._read(name, (*where, ref), arguments)
         if name == RECALL:
             return (await self._messages.recall(*where, *arguments.values()))[1]
+        if name == PIN_MESSAGES:
+            seqs = await self._transcripts.pin_all(*where, arguments["messages"])
+            return f"[Pinned: {', '.join(f'#{seq}' for seq in seqs)}.]"
         done = await self._compaction.compact(*where, CompactionRequest())
         if not done.compacted:
             return f"[Nothing was compacted: {done.reason}.]"
@@ -225,6 +230,8 @@ def _correctable(error: ContextError, name: str, ref: str | None) -> str | None:
     """Return the text of an error that the model can correct (rule 2), None for another one."""
     if name == COMPACT_CONTEXT and isinstance(error, Conflict | ServiceUnavailable):
         return "The context cannot be compacted at the moment. Go on without it."
+    if name == PIN_MESSAGES and isinstance(error, ValidationError):
+        return f"Nothing was pinned: {error.detail}."
     if ref is None or error.facts.keys() == {"conversation_id"}:
         return None
     if isinstance(error, NotFound):

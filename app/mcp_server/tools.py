@@ -30,7 +30,7 @@ from mcp_types import (
 )
 from starlette.requests import Request
 
-from app.blobs.preview import COMPACT_CONTEXT, TOOL_SEARCH
+from app.blobs.preview import COMPACT_CONTEXT, PIN_MESSAGES, TOOL_SEARCH
 from app.common.errors import ContextError, NotFound, ValidationError
 from app.common.ids import MAX_CHARS
 from app.context.agent_tool_calls import ToolCallResult
@@ -50,7 +50,7 @@ UNEXPECTED: Final = "Internal error; see the log of the service"
 _CONVERSATION, CONVERSATION_HEADER = "conversation_id", "Context-Conversation-Id"
 """The argument of an unbound client and URL parameter of a bound one, and the header for that."""
 _CUT_CHARS = MAX_CHARS + 1  # a text that is cut is too long for an id
-_STATE_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT})
+_STATE_CHANGING = frozenset({TOOL_SEARCH, COMPACT_CONTEXT, PIN_MESSAGES})
 _ARGUMENT = {"type": "string", "description": "Id of the conversation."}
 
 _Context = ServerRequestContext[Any, Request]

@@ -61,6 +61,7 @@ AgentToolName = Literal[
     "tool_search",
     "compact_context",
     "recall",
+    "pin_messages",
 ]
 AGENT_TOOL_NAMES: tuple[str, ...] = get_args(AgentToolName)
 """The names of the agent tools: the tools that the service offers to an LLM."""
@@ -240,7 +241,8 @@ class Policy(Group):
         Literal["auto", "none"] | Annotated[tuple[AgentToolName, ...], Field(max_length=100)]
     ) = "auto"
     """Tools of the service in a payload: `auto` adds them beside tools of the caller, and elsewhere
-    those that its texts need; `none` adds none, a list adds the named ones.
+    those that its texts need; `none` adds none, a list adds the named ones. Only a list adds
+    `pin_messages`.
     """
     summary_role: Literal["user", "system", "auto"] = "user"
     """Role of a summary; Anthropic and Gemini take `user` for `system`, and `degraded` has

@@ -25,7 +25,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.blobs.preview import COMPACT_CONTEXT, GREP, READ_BYTES, READ_LINES, RECALL, TOOL_SEARCH
+from app.blobs.preview import (
+    COMPACT_CONTEXT,
+    GREP,
+    PIN_MESSAGES,
+    READ_BYTES,
+    READ_LINES,
+    RECALL,
+    TOOL_SEARCH,
+)
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.common.texts import is_sendable, sendable
@@ -38,6 +46,8 @@ MAX_TOOL_MATCHES: Final = 50
 MAX_QUERY_CHARS: Final = 1000
 """The maximum length of a query and of any other text in arguments, in characters."""
 
+MAX_PINS: Final = 20
+"""Messages that one call pins at most."""
 MAX_LINES: Final = 2000
 MAX_BYTES: Final = 51_200
 MAX_MATCHES: Final = 500
@@ -48,6 +58,7 @@ _EXPECTED = {
     "string": f"a string of 1 to {MAX_QUERY_CHARS:,} characters of plain text",
     "integer": "a whole number of at least {minimum}",
     "boolean": "true or false",
+    "array": "a list of 1 to {maxItems} texts",
 }
 
 # --- definitions ----------------------------------------------------------------------------------
@@ -60,6 +71,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, int | bool]]] = {
     TOOL_SEARCH: {"limit": DEFAULT_TOOL_MATCHES},
     COMPACT_CONTEXT: {},
     RECALL: {"offset": 0},
+    PIN_MESSAGES: {},
 }
 
 
@@ -118,7 +130,10 @@ _TOOLS = (
         ),
     ),
     _tool(
-        COMPACT_CONTEXT, "Free space in the context: a summary takes the place of earlier messages."
+        COMPACT_CONTEXT,
+        "Free space in the context: a summary takes the place of earlier messages. Call it when a"
+        " sub-task is finished, before the next one begins. Do not call it in the middle of one,"
+        " while you still need exact texts of files, results or errors.",
     ),
     _tool(
         RECALL,
@@ -127,6 +142,18 @@ _TOOLS = (
         " says how to go on.",
         query=_text("A question, or the words that stood there; names and times help."),
         offset=_count("Messages to skip; 0 by default.", 0),
+    ),
+    _tool(
+        PIN_MESSAGES,
+        "Keep messages verbatim in the context, each with its tool calls and results, for as long"
+        " as the conversation lasts. Pin only what must not be summarised, such as requirements.",
+        messages={
+            "type": "array",
+            "items": {"type": "string"},
+            "minItems": 1,
+            "maxItems": MAX_PINS,
+            "description": "Numbers of messages, such as #12 in an answer of recall, or their ids.",
+        },
     ),
 )
 AGENT_TOOLS: Final[Mapping[str, ToolDefinition]] = MappingProxyType(
@@ -170,6 +197,10 @@ def _parsed(value: object, schema: Mapping[str, Any]) -> Any:
             return value
         case "boolean", bool():
             return value
+        case "array", list() if 0 < len(value) <= schema["maxItems"]:
+            items = [str(item) if type(item) is int else item for item in value]
+            parsed = [_parsed(item, schema["items"]) for item in items]
+            return None if None in parsed else parsed
         case "integer", int() | float() if not isinstance(value, bool):
             if value >= schema["minimum"] and value % 1 == 0:
                 return min(int(value), schema.get("maximum", _MAX_OFFSET))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from app.blobs.preview import COMPACT_CONTEXT, RECALL, TOOL_SEARCH
+from app.blobs.preview import COMPACT_CONTEXT, PIN_MESSAGES, RECALL, TOOL_SEARCH
 from app.common import json_text
 from app.common.errors import ContextError, ValidationError
 from app.formats import PROVIDERS, ToolDefinition, parse_tool
@@ -260,9 +260,9 @@ class ResolvedSettings:
     def _usual_agent_tools(self) -> frozenset[str]:
         """The agent tools beside tools that the caller runs, none where there is no room for them.
 
-        Deferral decides on `tool_search`.
+        Deferral decides on `tool_search`. Only a policy that names it offers `pin_messages`.
         """
-        names = tuple(name for name in AGENT_TOOLS if name != TOOL_SEARCH)
+        names = tuple(name for name in AGENT_TOOLS if name not in (TOOL_SEARCH, PIN_MESSAGES))
         if not any(tool.hosted is None or is_run_by_client(tool.hosted) for tool in self.tools):
             return frozenset()
         if self.limits is not None:

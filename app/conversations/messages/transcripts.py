@@ -198,24 +198,54 @@ class TranscriptService:
                 conversation_id, messages[0].seq, whole_turn=whole_turn
             )
             seqs = [each.seq for each in around]
-            kind = EventType.PINNED if pinned else EventType.UNPINNED
             if pinned:
-                await session.log.pin(conversation_id, seqs)
-                await self._check_share(session, conversation)
-                state = conversation.state
-                find = session.contexts.find_compaction
-                if receipt := await find(conversation_id, state.compaction_id):  # may hide them
-                    policy = self._resolver.policy_of(conversation)
-                    view = base_view(state, receipt.view, policy)
-                    kept, tokens, count = kept_with_pins(view, state.kept_seqs, around)
-                    if kept != state.kept_seqs:
-                        shown = {"kept": kept, "tokens": tokens, "messages": count}
-                        own = {"conversation_id": conversation_id}
-                        await session.session.run(SHOW_PINNED, **own, **shown)
+                await self._pin(session, conversation, around)
             elif not await session.session.run(UNPIN, conversation_id=conversation_id, seqs=seqs):
                 return seqs
+            kind = EventType.PINNED if pinned else EventType.UNPINNED
             await session.events.add(conversation_id, kind, seqs=seqs)
         return seqs
+
+    async def pin_all(
+        self, tenant_id: str, conversation_id: str, named: Sequence[str]
+    ) -> list[int]:
+        """Pin messages by their ids, or seqs such as `#12`, with their call groups; all or none.
+
+        Raises ValidationError for a message that does not exist, and as `pin` does.
+        """
+        async with self._database.transaction() as session:
+            conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
+            conversation = await self._active.update_locked(session, conversation)
+            around: dict[int, Entry] = {}
+            for name in named:
+                found = await session.log.by_ids(conversation_id, [name])
+                number = name.removeprefix("#")
+                is_seq = number.isascii() and number.isdigit() and len(number) < 16
+                seq = found[0].seq if found else int(number) if is_seq else 0
+                if not 0 < seq <= conversation.state.head_seq:
+                    raise ValidationError(f"There is no message {name}")
+                group = await session.log.around(conversation_id, seq, whole_turn=False)
+                around |= {item.seq: item for item in group}
+            seqs = sorted(around)
+            await self._pin(session, conversation, [around[seq] for seq in seqs])
+            await session.events.add(conversation_id, EventType.PINNED, seqs=seqs)
+        return seqs
+
+    async def _pin(
+        self, session: Repositories, conversation: Conversation, around: Sequence[Entry]
+    ) -> None:
+        """Pin messages, and show those again that a compaction hid or cleared."""
+        conversation_id, state = conversation.conversation_id, conversation.state
+        await session.log.pin(conversation_id, [item.seq for item in around])
+        await self._check_share(session, conversation)
+        receipt = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        if receipt is None:
+            return
+        view = base_view(state, receipt.view, self._resolver.policy_of(conversation))
+        kept, tokens, count = kept_with_pins(view, state.kept_seqs, around)
+        if kept != state.kept_seqs:
+            shown = {"kept": kept, "tokens": tokens, "messages": count}
+            await session.session.run(SHOW_PINNED, conversation_id=conversation_id, **shown)
 
     async def _check_share(self, session: Repositories, conversation: Conversation) -> None:
         """Raise ValidationError when pins take more than their share of the history budget."""

@@ -137,7 +137,7 @@ async def test_the_tools_listed_are_those_of_the_service(served: str, mode: str)
         assert tool.description == definition.description
         assert tool.input_schema == definition.parameters
         assert tool.title and tool.annotations is not None
-        is_reading = tool.name not in {"compact_context", "tool_search"}
+        is_reading = tool.name not in {"compact_context", "pin_messages", "tool_search"}
         assert tool.annotations.read_only_hint is is_reading
         assert tool.annotations.destructive_hint is tool.annotations.open_world_hint is False
 

@@ -15,6 +15,7 @@ import pytest
 from app.formats import parse_tool
 from app.formats.message import FormatName
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.judge import refusals
 
 CHAT = FormatName.OPENAI_CHAT
 TEXT = "".join(f"line {number} {'x' * 40}\n" for number in range(1, 3001))
@@ -229,6 +230,37 @@ async def test_a_model_recalls_by_a_call(client: httpx.AsyncClient, format: Form
     answer = (await send(client, path, format=format, tool_call=nothing)).json()
     assert text_in(format, answer["message"]) == "[No message matches.]"
     assert (await client.get(path)).json()["head_seq"] == 3
+
+
+@pytest.mark.parametrize("format", FormatName)
+async def test_a_model_pins_by_a_call(client: httpx.AsyncClient, format: FormatName) -> None:
+    """By number or id, with the call group; all or none, within the limit. [agent-tools.pin]"""
+    policy = {"budget": {"context_window": 2000, "max_output_tokens": 100}}
+    listed = {"policy": {"agent_tools": ["pin_messages"], **policy}}
+    path = await new_conversation(client, **listed)
+    await append(client, path, user("Port 5433."), calling("c1"), result("c1", "ok"))
+    await append(client, path, user("long " * 1500), {**user("Never on Fridays."), "id": "rule"})
+
+    async def pins(*messages: str | int) -> str:
+        call = native(format, "pin_messages", messages=[*messages])
+        answer = (await send(client, path, format=format, tool_call=call)).json()
+        text = text_in(format, answer["message"])
+        assert answer["is_error"] is not text.startswith("[")
+        return text
+
+    async def pinned() -> list[int]:
+        page = (await client.get(f"{path}/messages")).json()["data"]
+        return [message["seq"] for message in page if message["pinned"]]
+
+    assert "There is no message #9" in await pins("1", "#9")
+    assert "Pinned messages would take" in await pins("#1", "#4")
+    assert "messages must be a list of 1 to 20 texts" in await pins()
+    assert await pinned() == []
+    assert await pins("#3", "rule", 1) == "[Pinned: #1, #2, #3, #5.]"
+    assert await pinned() == [1, 2, 3, 5]
+    built = (await client.post(f"{path}/context", json={"format": format})).json()
+    assert "pin_messages" in json.dumps(built["payload"])
+    assert refusals(format, built["payload"]) == []
 
 
 async def test_a_native_search_names_tools_only(client: httpx.AsyncClient) -> None:

@@ -33,7 +33,7 @@ async def answered(found: Any, name: str, **arguments: Any) -> ToolCallResult:
     none: Any = None
     function = {"name": name, "arguments": json.dumps({"ref_id": REF, **arguments})}
     raw = {"id": "c1", "type": "function", "function": function}
-    service = ToolCallService(blobs, none, none, none)
+    service = ToolCallService(blobs, none, none, none, none)
     return await service.answer(TENANT, CONVERSATION, CHAT, raw)
 
 
