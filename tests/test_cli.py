@@ -144,6 +144,7 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
         other = made.stdout.split()[-1]
         assert status(port, "/v1/agents", other) == 200
         stop(process)
+    assert not (data_dir / "postgres" / "postmaster.pid").exists()
     listed = invoke("keys", "list", *here).stdout.splitlines()
     rows = [line.split() for line in listed[1:]]
     assert [[*row[:4], row[-1]] for row in rows] == [
@@ -226,19 +227,16 @@ def test_a_service_whose_private_database_is_gone_ends(data_dir: Path) -> None:
 
 
 def test_serve_after_kill(data_dir: Path) -> None:
-    """A service killed with -9 starts again on its directory and then stops everything."""
+    """A service killed with -9 starts again on its directory and then stops everything.
+
+    The new one has several processes, which answer on one port and stop together.
+
+    [operation.worker]
+    """
     with serving(data_dir) as (process, port):
         process.kill()
         process.communicate()
     assert (data_dir / "postgres" / "postmaster.pid").exists()
-    with serving(data_dir) as (process, port):
-        assert status(port, "/readyz") == 200
-        stop(process)
-    assert not (data_dir / "postgres" / "postmaster.pid").exists()
-
-
-def test_serve_with_several_workers(data_dir: Path) -> None:
-    """Several processes answer on one port and stop together. [operation.worker]"""
     with serving(data_dir, "--workers", "2") as (process, port):
         assert status(port, "/readyz") == 200
         stop(process)
