@@ -48,6 +48,7 @@ class Behaviour:
 
     status: int = 200
     body: Any = None
+    events: tuple[dict[str, Any], ...] = ()
     headers: dict[str, str] = field(default_factory=dict)
     reset: bool = False
     truncate: bool = False
@@ -231,6 +232,12 @@ def unpaired(messages: list[dict[str, Any]]) -> str | None:
     return None
 
 
+def event_lines(event: dict[str, Any]) -> str:
+    """Return an event as a stream has it."""
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event)}\n\n"
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -262,8 +269,11 @@ def _handler(fake: FakeLLM) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, behaviour: Behaviour) -> None:
             data = json.dumps(behaviour.body).encode()
+            if behaviour.events:  # of a stream, which ends as OpenAI's do
+                data = "".join(map(event_lines, behaviour.events)).encode() + b"data: [DONE]\n\n"
             self.send_response(behaviour.status)
-            self.send_header("Content-Type", "application/json")
+            kind = "text/event-stream" if behaviour.events else "application/json"
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
             for name, value in behaviour.headers.items():
                 self.send_header(name, value)

@@ -18,9 +18,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import anthropic
 import httpx
 import openai
 import pydantic_ai
@@ -36,10 +39,12 @@ from agents import (
     set_tracing_disabled,
 )
 from agents.memory import Session, is_openai_responses_compaction_aware_session
-from context_service_client import AsyncContextClient, Built, uuid_of
+from anthropic.lib.streaming._messages import accumulate_event
+from context_service_client import AsyncContextClient, Built, ContextClient, uuid_of
 from context_service_client.agents import ContextSession
 from context_service_client.langchain import ContextMiddleware
 from context_service_client.pydantic_ai import ContextHistory
+from context_service_client.wrap import wrap
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
@@ -52,6 +57,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from openai.lib.streaming.chat import ChatCompletionStreamState
 from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -84,9 +90,105 @@ def read_log(name: str) -> str:
     return "\n".join(lines)
 
 
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "read_log",
+        "parameters": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}},
+            "required": ["name"],
+        },
+    },
+}
+
+
 def asked(turn: int) -> str:
     """Return what the user says, which takes room."""
     return f"Look at log {turn}. " + "Mind that it is long, and that I need it soon. " * 12
+
+
+def chat_stream(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a chat completion in chunks, and its usage in one of its own."""
+    (choice,), usage = answer.pop("choices"), answer.pop("usage")
+    said = choice["message"]
+    pieces: list[dict[str, Any]] = [{"role": "assistant", "content": said["content"] and ""}]
+    pieces += [{"content": half} for half in halves(said["content"])]
+    for index, call in enumerate(said.get("tool_calls", [])):
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        pieces.append(
+            {"tool_calls": [{**call, "index": index, "function": {"name": name, "arguments": ""}}]}
+        )
+        for half in halves(arguments):
+            pieces.append({"tool_calls": [{"index": index, "function": {"arguments": half}}]})
+    chunk = {**answer, "object": "chat.completion.chunk"}
+    for delta in pieces:
+        yield {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    yield {**chunk, "choices": [end]}
+    yield {**chunk, "choices": [], "usage": usage}
+
+
+def responses_stream(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a response in events."""
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**answer, "output": [], "usage": None}}
+    ]
+    for index, item in enumerate(answer["output"]):
+        at = {"output_index": index, "item_id": item["id"]}
+        empty = {"content": []} if "content" in item else {}
+        empty |= {"arguments": ""} if "arguments" in item else {}
+        events.append({"type": "response.output_item.added", **at, "item": {**item, **empty}})
+        if "content" in item:
+            part, where = item["content"][0], {**at, "content_index": 0}
+            blank = {**part, "text": ""}
+            events.append({"type": "response.content_part.added", **where, "part": blank})
+            for half in halves(part["text"]):
+                delta = {"delta": half, "logprobs": []}
+                events.append({"type": "response.output_text.delta", **where, **delta})
+        for half in halves(item.get("arguments")):
+            events.append({"type": "response.function_call_arguments.delta", **at, "delta": half})
+        events.append({"type": "response.output_item.done", **at, "item": item})
+    events.append({"type": "response.completed", "response": answer})
+    yield from ({**event, "sequence_number": place} for place, event in enumerate(events))
+
+
+def anthropic_stream(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message in events."""
+    content, usage = answer.pop("content"), answer["usage"]
+    yield {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None}}
+    for index, part in enumerate(content):
+        is_text, start = part["type"] == "text", {"text": ""}
+        start = {**part, "text": ""} if is_text else {**part, "input": {}}
+        yield {"type": "content_block_start", "index": index, "content_block": start}
+        for half in halves(part["text"] if is_text else json.dumps(part["input"])):
+            delta = (
+                {"type": "text_delta", "text": half}
+                if is_text
+                else {"type": "input_json_delta", "partial_json": half}
+            )
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    delta = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": delta, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def unstreamed(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request without what makes its answer a stream."""
+    return {name: value for name, value in body.items() if not name.startswith("stream")}
+
+
+def halves(text: str | None) -> list[str]:
+    """Return a text in two pieces."""
+    return [text[: len(text) // 2], text[len(text) // 2 :]] if text else []
+
+
+STREAMS = {
+    "/v1/chat/completions": chat_stream,
+    "/v1/responses": responses_stream,
+    "/v1/messages": anthropic_stream,
+}
 
 
 class Readers(FakeProviders):
@@ -98,7 +200,13 @@ class Readers(FakeProviders):
     def __init__(self) -> None:
         super().__init__()
         self.answered = 0
+        self.cut_off_at: int | None = None
+        """The number of events after which streams break off."""
         self.fails_at: list[int] = []
+
+    def complaint(self, request: Request) -> str | None:
+        """Judge what is sent as if it were not streamed."""
+        return super().complaint(replace(request, body=unstreamed(request.body)))
 
     def _act(self, request: Request) -> Behaviour:
         protocol = next(one for one in PROTOCOLS if one.path.fullmatch(request.path))
@@ -121,7 +229,11 @@ class Readers(FakeProviders):
                 answer = protocol.calling([Call(f"c{turn}b", READ_LINES, where)], spent, body)
             case _:
                 answer = protocol.saying(f"In log {turn} is {NEEDLE.findall(sent)[-1]}.", spent)
-        return Behaviour(body=json.loads(json.dumps(answer).replace("msg_1", f"msg_{turn}")))
+        answer = json.loads(json.dumps(answer).replace("msg_1", f"msg_{turn}"))
+        if body.get("stream"):
+            events = tuple(STREAMS[request.path](answer))
+            return Behaviour(events=events[: self.cut_off_at])
+        return Behaviour(body=answer)
 
 
 @pytest.fixture
@@ -156,6 +268,7 @@ class Told:
         match response.request.url.path.rsplit("/", 1)[-1]:
             case "context" if response.is_success:
                 self.builds.append(response.json())
+                self.reports += filter(None, [response.json()["reported"]])
             case "overflow" if response.is_success:
                 self.builds.append(response.json()["context"])
             case "usage":
@@ -362,6 +475,202 @@ class PydanticAi(Process):
         await self.client.aclose()
 
 
+class Wrapped(Process):
+    """A loop over an SDK whose client is wrapped, with the messages of a request in a list."""
+
+    create: tuple[str, ...]
+    root = "api_base"
+    sdk: tuple[type[Any], type[Any]] = (openai.OpenAI, openai.AsyncOpenAI)
+    asked: ClassVar[dict[str, Any]] = {"model": "gpt-5", "tools": [TOOL]}
+
+    def __init__(self, served: str, provider: Readers, is_async: bool, is_stream: bool) -> None:
+        super().__init__(served, provider)
+        self.is_async, self.is_stream = is_async, is_stream
+        self.client = (AsyncContextClient if is_async else ContextClient)(served)
+        self.told.watch(self.client)
+        self.model = self.sdk[is_async](
+            base_url=getattr(provider, self.root), api_key="test", max_retries=0
+        )
+        self.said: dict[str, list[Any]] = {}
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation's id at the service."""
+        return uuid_of("chat-1")
+
+    async def say(self, text: str, request_id: str) -> str:
+        """Run the loop, on with the messages that it has."""
+        client = wrap(self.model, "chat-1", self.client, SETTINGS, request_id)
+        messages = self.said.setdefault(request_id, [{"role": "user", "content": text}])
+        while True:
+            answer = await self.answer(client, self.asked | self.sent(messages))
+            calls = self.taken(messages, answer)
+            if not calls:
+                return self.text(answer)
+            for call_id, arguments in calls:
+                messages.append(self.result(call_id, read_log(**arguments)))
+
+    async def answer(self, client: Any, asked: dict[str, Any]) -> Any:
+        """Call the model, and put a stream together with the SDK."""
+        create = client
+        for name in self.create:
+            create = getattr(create, name)
+        asked |= {"stream": True} if self.is_stream else {}
+        if self.is_async:
+            answer = await create(**asked)
+            return self.joined([event async for event in answer]) if self.is_stream else answer
+        answer = await asyncio.to_thread(create, **asked)
+        return self.joined(await asyncio.to_thread(list, answer)) if self.is_stream else answer
+
+    def sent(self, messages: list[Any]) -> dict[str, Any]:
+        """Return the fields of a request that hold the messages."""
+        return {"messages": [{"role": "system", "content": INSTRUCTIONS}, *messages]}
+
+    @abstractmethod
+    def joined(self, events: list[Any]) -> Any:
+        """Return the answer of a stream."""
+
+    @abstractmethod
+    def taken(self, messages: list[Any], answer: Any) -> list[tuple[str, dict[str, Any]]]:
+        """Add an answer to the messages, and return its calls."""
+
+    @abstractmethod
+    def text(self, answer: Any) -> str:
+        """Return the text of an answer."""
+
+    @abstractmethod
+    def result(self, call_id: str, text: str) -> dict[str, Any]:
+        """Return the result of a call."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await super().close()
+        if self.is_async:
+            await self.client.aclose()
+            await self.model.close()
+        else:
+            self.client.close()
+            self.model.close()
+
+
+class WrappedChat(Wrapped):
+    """Chat Completions."""
+
+    format = "openai_chat"
+    create = ("chat", "completions", "create")
+
+    def joined(self, events: list[Any]) -> Any:
+        """Return the answer of a stream."""
+        state = ChatCompletionStreamState()
+        for event in events:
+            state.handle_chunk(event)
+        return state.get_final_completion()
+
+    def taken(self, messages: list[Any], answer: Any) -> list[tuple[str, dict[str, Any]]]:
+        """Add an answer to the messages, and return its calls."""
+        said = answer.choices[0].message
+        messages.append({"role": "assistant", **said.to_dict(exclude_unset=False)})
+        calls = said.tool_calls or []
+        return [(call.id, json.loads(call.function.arguments)) for call in calls]
+
+    def text(self, answer: Any) -> str:
+        """Return the text of an answer."""
+        return str(answer.choices[0].message.content)
+
+    def result(self, call_id: str, text: str) -> dict[str, Any]:
+        """Return the result of a call."""
+        return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+class WrappedResponses(Wrapped):
+    """Responses."""
+
+    create = ("responses", "create")
+    asked: ClassVar[dict[str, Any]] = {
+        "model": "gpt-5",
+        "tools": [{"type": "function", **TOOL["function"]}],
+        "instructions": INSTRUCTIONS,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+    }
+
+    def sent(self, messages: list[Any]) -> dict[str, Any]:
+        """Return the fields of a request that hold the messages."""
+        return {"input": messages}
+
+    def joined(self, events: list[Any]) -> Any:
+        """Return the answer of a stream, whose events count on."""
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        done = [event.item for event in events if event.type == "response.output_item.done"]
+        assert done == events[-1].response.output
+        return events[-1].response
+
+    def taken(self, messages: list[Any], answer: Any) -> list[tuple[str, dict[str, Any]]]:
+        """Add an answer to the messages, and return its calls."""
+        messages += answer.output
+        calls = [item for item in answer.output if item.type == "function_call"]
+        return [(call.call_id, json.loads(call.arguments)) for call in calls]
+
+    def text(self, answer: Any) -> str:
+        """Return the text of an answer."""
+        return str(answer.output_text)
+
+    def result(self, call_id: str, text: str) -> dict[str, Any]:
+        """Return the result of a call."""
+        return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+class WrappedAnthropic(Wrapped):
+    """Anthropic Messages."""
+
+    format = "anthropic"
+    create = ("messages", "create")
+    root = "root"
+    sdk = (anthropic.Anthropic, anthropic.AsyncAnthropic)
+    asked: ClassVar[dict[str, Any]] = {
+        "model": "claude-sonnet-5",
+        "tools": [{"name": "read_log", "input_schema": TOOL["function"]["parameters"]}],
+        "system": INSTRUCTIONS,
+        "max_tokens": 512,
+    }
+
+    def sent(self, messages: list[Any]) -> dict[str, Any]:
+        """Return the fields of a request that hold the messages."""
+        return {"messages": messages}
+
+    def joined(self, events: list[Any]) -> Any:
+        """Return the answer of a stream."""
+        answer, pieces = None, dict[int, bytes]()
+        for event in events:
+            answer = accumulate_event(event=event, current_snapshot=answer, json_bufs=pieces)
+        return answer
+
+    def taken(self, messages: list[Any], answer: Any) -> list[tuple[str, dict[str, Any]]]:
+        """Add an answer to the messages, and return its calls."""
+        messages.append({"role": "assistant", "content": answer.content})
+        return [(block.id, block.input) for block in answer.content if block.type == "tool_use"]
+
+    def text(self, answer: Any) -> str:
+        """Return the text of an answer, whose parts before hidden calls are in it."""
+        return str(answer.content[-1].text)
+
+    def result(self, call_id: str, text: str) -> dict[str, Any]:
+        """Return the result of a call."""
+        block = {"type": "tool_result", "tool_use_id": call_id, "content": text}
+        return {"role": "user", "content": [block]}
+
+
+WRAPPED = [
+    partial(WrappedChat, is_async=False, is_stream=True),
+    partial(WrappedChat, is_async=True, is_stream=False),
+    partial(WrappedResponses, is_async=False, is_stream=False),
+    partial(WrappedResponses, is_async=True, is_stream=True),
+    partial(WrappedAnthropic, is_async=False, is_stream=True),
+    partial(WrappedAnthropic, is_async=True, is_stream=False),
+]
+NAMES = ["chat", "achat", "responses", "aresponses", "anthropic", "aanthropic"]
+
+
 Start = Callable[[], Process]
 P = TypeVar("P", bound=Process)
 
@@ -373,7 +682,7 @@ class Launch:
         self._given = served, provider
         self.running: list[Process] = []
 
-    def __call__(self, kind: type[P]) -> P:
+    def __call__(self, kind: Callable[[str, Readers], P]) -> P:
         """Start one."""
         process = kind(*self._given)
         self.running.append(process)
@@ -389,7 +698,10 @@ async def launch(served: str, provider: Readers) -> AsyncIterator[Launch]:
         await process.close()
 
 
-@pytest.fixture(params=[AgentsSdk, LangChain, BlockingLangChain, PydanticAi])
+@pytest.fixture(
+    params=[AgentsSdk, LangChain, BlockingLangChain, PydanticAi, *WRAPPED],
+    ids=["agents", "langchain", "blocking-langchain", "pydantic-ai", *NAMES],
+)
 def start(request: pytest.FixtureRequest, launch: Launch) -> Start:
     """The same for each framework in turn."""
     return lambda: launch(request.param)
@@ -430,17 +742,19 @@ def assert_built(process: Process, requests: Sequence[Request], builds: Sequence
         assert said_in(body) == said_in(payload)
         assert names_in(body) == names_in(payload)
         assert limit_of(body) == limit_of(payload)
-        assert refusals(process.format, body | {"stream": False}) == []
+        assert refusals(process.format, unstreamed(body)) == []
         assert tokens_of(process, body) + limit_of(body) <= WINDOW
 
 
 def tokens_of(process: Process, body: dict[str, Any]) -> int:
     """Count what a provider got, as `/v1/tokens/count` does."""
     items = items_in(body)
+    system = [item for item in items if item.get("role") in SYSTEM]
+    system += [{"content": body["system"]}] if "system" in body else []
     counted = {
         "format": process.format,
         "messages": [item for item in items if item.get("role") not in SYSTEM],
-        "text": "".join(text_of(item) for item in items if item.get("role") in SYSTEM),
+        "text": "".join(map(text_of, system)),
         "tools": body.get("tools", []),
         "model": "gpt-5",
     }
@@ -460,7 +774,8 @@ def text_of(item: dict[str, Any]) -> str:
 
 def limit_of(body: dict[str, Any]) -> int:
     """Return the output limit of a payload."""
-    return int(body.get("max_output_tokens") or body["max_completion_tokens"])
+    names = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+    return int(next(body[name] for name in names if name in body))
 
 
 def names_in(body: dict[str, Any]) -> set[str]:
@@ -483,7 +798,7 @@ def _said(item: dict[str, Any]) -> dict[str, Any]:
     if "role" in said:
         said["role"] = "system" if said["role"] in SYSTEM else said["role"]
         said.pop("type", None)
-    if "content" in said:
+    if "content" in said and all("text" in part for part in said["content"]):
         said["content"] = text_of(said)
     said.pop("status", None)
     for call in [said, *(call["function"] for call in said.get("tool_calls", []))]:
