@@ -48,12 +48,12 @@ class Behaviour:
 
     status: int = 200
     body: Any = None
-    events: tuple[dict[str, Any], ...] = ()
     headers: dict[str, str] = field(default_factory=dict)
     reset: bool = False
     truncate: bool = False
     released: Event | None = None
     arrived: Event | None = None
+    events: tuple[dict[str, Any], ...] = ()
 
 
 Answering = Behaviour | Callable[[Request], Behaviour]

@@ -136,7 +136,7 @@ def responses_stream(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     for index, item in enumerate(answer["output"]):
         at = {"output_index": index, "item_id": item["id"]}
-        empty = {"content": []} if "content" in item else {}
+        empty: dict[str, Any] = {"content": []} if "content" in item else {}
         empty |= {"arguments": ""} if "arguments" in item else {}
         events.append({"type": "response.output_item.added", **at, "item": {**item, **empty}})
         if "content" in item:
@@ -158,8 +158,8 @@ def anthropic_stream(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     content, usage = answer.pop("content"), answer["usage"]
     yield {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None}}
     for index, part in enumerate(content):
-        is_text, start = part["type"] == "text", {"text": ""}
-        start = {**part, "text": ""} if is_text else {**part, "input": {}}
+        is_text = part["type"] == "text"
+        start: dict[str, Any] = {**part, "text": ""} if is_text else {**part, "input": {}}
         yield {"type": "content_block_start", "index": index, "content_block": start}
         for half in halves(part["text"] if is_text else json.dumps(part["input"])):
             delta = (
@@ -169,8 +169,8 @@ def anthropic_stream(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
             )
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
-    delta = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
-    yield {"type": "message_delta", "delta": delta, "usage": usage}
+    end = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": end, "usage": usage}
     yield {"type": "message_stop"}
 
 
@@ -545,7 +545,7 @@ class Wrapped(Process):
     async def close(self) -> None:
         """Close all connections."""
         await super().close()
-        if self.is_async:
+        if isinstance(self.client, AsyncContextClient):
             await self.client.aclose()
             await self.model.close()
         else:

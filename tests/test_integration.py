@@ -19,7 +19,8 @@ import pytest
 from app.formats.message import FormatName
 from tests.conftest import execute, in_thread
 from tests.documents import block, blocks, pasted
-from tests.fake_providers import FakeProviders, Spent
+from tests.fake_llm import Behaviour, Request
+from tests.fake_providers import PROTOCOLS, FakeProviders, Spent
 from tests.patience import PATIENCE_SECONDS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -130,6 +131,46 @@ def test_each_loop_runs_as_printed(
     assert_exchange(log)
     assert_offered(providers.tools_offered)
     assert_reported(database_url, LOOPS[page], providers.spent)
+
+
+class Keeping(FakeProviders):
+    """OpenAI, which keeps what was sent and answered under the id of its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str | None, list[dict[str, Any]]] = {None: []}
+        self.sizes: list[int] = []
+
+    def complaint(self, request: Request) -> str | None:
+        """Judge all that the model is given."""
+        self.sizes.append(len(request.body["input"]))
+        request.body["input"][:0] = self.kept[request.body.pop("previous_response_id", None)]
+        return super().complaint(request)
+
+    def _act(self, request: Request) -> Behaviour:
+        answer = PROTOCOLS[1].saying(f"Answer {self.calls}.", Spent(100, 0))
+        answer["id"], answer["output"][0]["id"] = f"resp_{self.calls}", f"msg_{self.calls}"
+        self.kept[answer["id"]] = request.body["input"] + answer["output"]
+        return Behaviour(body=answer)
+
+
+def test_a_provider_that_keeps_what_was_sent_has_the_whole_payload(
+    served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets what is new, and has what a full build has in the end [delta.equals-full]."""
+    provider = Keeping()
+    for name, value in environment(provider).items():
+        monkeypatch.setenv(name, value)
+    page = (DOCS / "integration" / "openai-state.md").read_text(encoding="utf-8")
+    assert run_here(block(page, "python").replace(LOCAL, served)) == "Answer 3.\n"
+    provider.stop()
+    with httpx.Client(base_url=f"{served}/v1") as service:
+        (conversation,) = service.get("/conversations").json()["data"]
+        path = f"/conversations/{conversation['conversation_id']}/context"
+        built = service.post(path, json={"format": "openai_responses"}).json()
+    assert provider.refused == []
+    assert provider.sizes == [2, 1, 1]
+    assert provider.kept["resp_3"] == built["payload"]["input"]
 
 
 def assert_exchange(log: list[dict[str, Any]]) -> None:
