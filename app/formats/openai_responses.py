@@ -63,12 +63,12 @@ _SHARED_TYPES = (
     *("message", "reasoning", "compaction", *OUTPUTS, *OUTPUTS.values()),
     *("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"),
 )
-CONFIGURATION = "configuration_update"
-"""Changes settings for all later responses, so that every payload has to have it."""
+CONFIGURATIONS = ("configuration_update", "additional_tools")
+"""Items that change settings or tools for all later responses: every payload has to have them."""
 ITEM_TYPES = {
     OPENAI: (
         *(*_SHARED_TYPES, "image_generation_call", "mcp_list_tools", "mcp_approval_request"),
-        *("mcp_approval_response", "additional_tools", CONFIGURATION, "program", "program_output"),
+        *("mcp_approval_response", *CONFIGURATIONS, "program", "program_output"),
     ),
     XAI: (*_SHARED_TYPES, "x_search_call", "view_image_call", "view_x_video_call"),
 }
@@ -192,7 +192,7 @@ class OpenAIResponses(OpenAIProvider):
     def _parse_item(self, item: Fields) -> Part:
         """Read an item that the model made."""
         kind, role = item_type(item.raw), item.get("role")
-        if kind == "additional_tools" or (kind == "message" and role != "assistant"):
+        if kind == "message" and role != "assistant":
             json_fields.refuse_role(role, item.at, "user, assistant, system, developer")
         if not kind or kind in _REFUSED_TYPES:
             raise item.error("type", _REFUSED_TYPES.get(kind, "must name the type of the item"))
@@ -543,14 +543,14 @@ def _is_model_made(raw: Any) -> bool:
         return False
     if (kind := item_type(raw)) == "message":
         return raw.get("role") == "assistant"
-    others = ("", *_REFUSED_TYPES, "additional_tools", "mcp_approval_response", CONFIGURATION)
+    others = ("", *_REFUSED_TYPES, *CONFIGURATIONS, "mcp_approval_response")
     return kind not in others
 
 
 def is_configuration(message: Message) -> bool:
-    """Return whether a message is a change of settings and nothing else."""
+    """Return whether a message is a change of settings or tools and nothing else."""
     return all(
-        isinstance(part, Opaque) and part.block.get("type") == CONFIGURATION
+        isinstance(part, Opaque) and part.block.get("type") in CONFIGURATIONS
         for part in message.parts
     )
 
@@ -571,7 +571,7 @@ def _has_call_id_as_id(item: Raw) -> bool:
 def _original(item: Fields, *excluded: str) -> Wire:
     """Return an item as it is sent back: as the model made it, whichever way an SDK wrote nulls."""
     kind = item_type(item.raw)
-    role = () if kind == "message" else ("role",)
+    role = () if kind in ("message", "additional_tools") else ("role",)
     sent = without_nulls(item.json(*_LOG_FIELDS, *role, *excluded), _REQUIRED_NULLS.get(kind, ()))
     if kind == "message" and isinstance(content := sent.get("content"), list):
         sent["content"] = [without_nulls(part) for part in content if isinstance(part, Mapping)]

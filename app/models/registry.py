@@ -61,6 +61,8 @@ _NAME = re.compile(
 _OTHER_KINDS = re.compile(
     r"image|audio|speech|tts|transcri|realtime|live|video|embed|guard|safeguard|oss"
 )
+_NO_MID_CONVERSATION_SYSTEM = re.compile(r"claude-sonnet-5(?![-.]?5)")
+"""What Anthropic's page excludes, and the map does not."""
 _NEW_CLAUDE: Final = (4, 7)
 """The version from which on Claude has a tokenizer that makes more tokens."""
 
@@ -155,8 +157,11 @@ def _info(name: str, entry: Mapping[str, Any], source: str) -> ModelInfo | None:
         # models that the map lists; the map marks it for those that others host.
         tool_search=entry.get("supports_tool_search") is True or provider == "anthropic",
         cache_breakpoint=entry.get("supports_prompt_cache_breakpoint") is True,
-        mid_conversation_system=entry.get("supports_mid_conversation_system") is True
-        or provider in _OPENAI_PROVIDERS,
+        mid_conversation_system=provider in _OPENAI_PROVIDERS
+        or (
+            entry.get("supports_mid_conversation_system") is True
+            and _NO_MID_CONVERSATION_SYSTEM.search(name) is None
+        ),
         start_factor=start_factor(name),
         **given,
     )

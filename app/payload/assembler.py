@@ -39,7 +39,7 @@ from app.conversations.view import ProviderItem
 from app.formats import LOG_PROVIDER, media, reasoning
 from app.formats.json_fields import Raw, Wire
 from app.formats.message import LOG_FORMAT, NO_RESULT, Message, Reasoning, Role, Text
-from app.formats.openai_responses import CONFIGURATION, is_configuration
+from app.formats.openai_responses import CONFIGURATIONS, is_configuration
 from app.formats.tools import sendable_id, short_id
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
@@ -63,7 +63,7 @@ from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
 WINDOW_NOTE = "[Earlier messages are not shown.]"
 START_NOTE = "[The conversation starts here.]"
 CONTINUE_NOTE = "[Continue.]"
-_CONFIGURATION = f'"{CONFIGURATION}"'.encode()
+_CONFIGURATIONS = tuple(f'"{kind}"'.encode() for kind in CONFIGURATIONS)
 
 
 @dataclass(eq=False)
@@ -221,7 +221,7 @@ class Assembler(ShownMessages, ABC):
 
     def _sends_nothing(self, row: LogRow) -> bool:
         """Whether a row has nothing for this payload: a compaction, another format's settings."""
-        if row.format is not self.format and _CONFIGURATION in row.text:
+        if row.format is not self.format and any(kind in row.text for kind in _CONFIGURATIONS):
             return is_configuration(row.message())
         if not may_have_compaction(row):
             return False

@@ -40,7 +40,7 @@ from app.formats.message import (
     Text,
     ToolCall,
 )
-from app.formats.openai_responses import CONFIGURATION, is_configuration
+from app.formats.openai_responses import CONFIGURATIONS, is_configuration
 from app.formats.reasoning import last_compaction, waiting_calls, without_compactions
 from app.formats.tools import sendable_id
 from app.models.tokens import (
@@ -103,10 +103,10 @@ class Draft:
 
     @property
     def is_configuration(self) -> bool:
-        """Whether it changes settings of a provider. It is pinned, so that no compaction hides it
-        [compaction.configuration].
+        """Whether it changes settings or tools of a provider. It is pinned, so that no compaction
+        hides it [compaction.configuration].
         """
-        return self.raw_message.get("type") == CONFIGURATION
+        return self.raw_message.get("type") in CONFIGURATIONS
 
     @property
     def columns(self) -> dict[str, Any]:

@@ -191,3 +191,19 @@ def test_the_registry_stays_small_and_without_litellm() -> None:
         "assert 'litellm' not in sys.modules; sys.exit(rss().rss - before > 20_000_000)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "takes"),
+    [
+        ("claude-sonnet-5", False),
+        ("us.anthropic.claude-sonnet-5", False),
+        ("claude-sonnet-5-5", True),
+        ("claude-opus-5", True),
+        ("gpt-5.6", True),
+    ],
+)
+def test_models_that_take_system_messages_later(model: str, takes: bool) -> None:
+    """Anthropic refuses them for Sonnet 5, whatever the bundled map says."""
+    info = REGISTRY.find(model)
+    assert info is not None and info.mid_conversation_system is takes

@@ -130,6 +130,23 @@ async def test_a_compaction_leaves_an_open_call(talk: Talk, *, comes: bool) -> N
     assert pairs(later) == [("function_call", "c1"), ("function_call_output", "c1")]
 
 
+async def test_settings_and_tools_change_inside_an_epoch(talk: Talk) -> None:
+    """An item of the client changes them from there on, and the prefix stays.
+
+    [compaction.configuration]
+    """
+    await talk.step(user("Hello."))
+    effort = {"type": "configuration_update", "reasoning": {"effort": "high"}}
+    crane = {"type": "function", "name": "crane", "parameters": SCHEMA, "strict": False}
+    more = {"type": "additional_tools", "role": "developer", "tools": [crane]}
+    changed = await talk.step(said("Hello."), effort, more, user("Lift it."))
+    items = changed["payload"]["input"]
+    assert [item for item in items if item["type"] != "message"] == [effort, more]
+    lifted = {**call("c1", "clock"), "name": "crane"}
+    last = await talk.step(lifted, output("c1", "Lifted."))
+    assert (last["epoch"], last["cache_break_reason"], last["degraded"]) == (1, None, [])
+
+
 async def test_another_format_shows_the_result_of_an_open_call(talk: Talk) -> None:
     """There the call is answered at once by a note, and later by the text of its result."""
     await talk.step(user("Survey Bergen."))

@@ -221,17 +221,23 @@ async def test_the_strategy_asks_the_provider(harness: Harness, family: Family) 
         assert after.payload["context_management"] == expected
 
 
+EFFORT = {"type": "configuration_update", "reasoning": {"effort": "low"}}
+CRANE = {"type": "function", "name": "crane", "strict": False, "parameters": {"type": "object"}}
+MORE_TOOLS = {"type": "additional_tools", "role": "developer", "tools": [CRANE]}
+
+
+@pytest.mark.parametrize("update", [EFFORT, MORE_TOOLS])
 @pytest.mark.parametrize("format", [RESPONSES, ANTHROPIC])
 async def test_settings_of_the_provider_survive_a_compaction(
-    harness: Harness, format: FormatName
+    harness: Harness, format: FormatName, update: dict[str, Any]
 ) -> None:
-    """A change of settings is there again, once; other formats do not hear of it.
+    """A change of settings or tools is there again, once; other formats do not hear of it.
 
     [compaction.configuration]
     """
     cid = await harness.conversation(policy(20_000))
     await harness.talk(cid, 4)
-    update = {"type": "configuration_update", "reasoning": {"effort": "low"}}
+    kind = update["type"]
     said = {"type": "message", "role": "assistant", "content": "so", "id": "msg_1"}
     await harness.append(cid, update, said, format=RESPONSES)
     await harness.talk(cid, 12, words=200)
@@ -239,11 +245,11 @@ async def test_settings_of_the_provider_survive_a_compaction(
     build = await harness.build(cid, ask)
     for _ in range(2):
         items = build.payload["input" if format is RESPONSES else "messages"]
-        found = [item for item in items if item.get("type") == "configuration_update"]
+        found = [item for item in items if item.get("type") == kind]
         assert found == ([update] if format is RESPONSES else [])
-        assert "configuration_update" not in str(build["degraded"])
+        assert kind not in str(build["degraded"])
         if format is not RESPONSES:
-            assert "configuration_update" not in build.contents
+            assert kind not in build.contents
         await harness.compact(cid)
         build = await harness.build(cid, ask)
     assert build["summary_used"]
