@@ -134,19 +134,17 @@ class Digest:
             return
         self.finish()
         said, self._last_said = self._last_said, ""
+        is_answer = len(typed) <= SHORT_ANSWER_CHARS and not typed.endswith(QUESTION)
         if self._is_output(text, said):
             if self._action:
                 self.work.add_command(self._action, text)
                 self._action = ""
-            return
-        if resumed := sentences.resumed_from(text):
+        elif resumed := sentences.resumed_from(text):
             self.earlier = resumed
-            return
-        if not typed:
-            return
-        if len(typed) <= SHORT_ANSWER_CHARS and self._question and not typed.endswith(QUESTION):
-            typed, self._question = f"{typed}{ASKED}{self._question})", ""
-        self._asked = self._number, typed
+        elif typed:
+            if is_answer and self._question:
+                typed, self._question = f"{typed}{ASKED}{self._question})", ""
+            self._asked = self._number, typed
 
     def _is_output(self, text: str, said: str | None) -> bool:
         """Whether a user's message is the output of the command that `said` ends in (rule 5)."""

@@ -231,9 +231,11 @@ def shortened(text: str, max_tokens: int, count: CountText, repeated: Collection
     for at, part in enumerate(parts):
         is_fence = _FENCE.match(part) is not None
         in_fence ^= is_fence
-        is_pasted = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS]) or part in repeated
+        is_output = _OUTPUT.match(part) or is_code(part[:MAX_SENTENCE_CHARS])
+        is_pasted = in_fence or is_fence or is_output
         is_marked = _MARKED.search(part) or label_of(part)
-        weight = 0 if at in (0, last) else 3 if is_pasted else 1 if is_marked else 2
+        rank = 4 if is_pasted else 3 if part in repeated else 1 if is_marked else 2
+        weight = 0 if at in (0, last) else rank
         weights.append((weight, min(at, 1.5 * (last - at))))
     kept = set[int]()
     for at in sorted(range(len(parts)), key=weights.__getitem__):

@@ -61,12 +61,8 @@ _ANSWER = re.compile(r"\"([^\"\n]{1,300})\"=\"([^\"]{1,1000})\"")
 _ASKS = re.compile(r"ask|question|clarif|confirm", re.IGNORECASE)
 
 
-def arguments_of(call: ToolCall) -> Mapping[str, Any]:
-    """Return the arguments of a call, empty where they are no JSON object."""
-    return _object(call.arguments)
-
-
 def _object(text: str) -> Mapping[str, Any]:
+    """Return a JSON object, empty where the text is none."""
     try:
         parsed = json_text.loads_within(text, MESSAGE_LIMITS)
     except ValueError:
@@ -81,15 +77,12 @@ def _first(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
 
 
 def _command_of(call: ToolCall, arguments: Mapping[str, Any]) -> str:
-    if _SHELL.search(call.name) is None:
-        return ""
-    listed = next(
-        (each for each in map(arguments.get, _COMMAND_KEYS) if isinstance(each, list)), ()
-    )
-    words = [each for each in listed if isinstance(each, str)]
-    if words:
-        return words[2] if len(words) == 3 and words[1] in ("-c", "-lc") else " ".join(words)
-    return _first(arguments, _COMMAND_KEYS).strip()
+    given = next(filter(None, map(arguments.get, _COMMAND_KEYS)), "")
+    if isinstance(given, list):
+        words = [each for each in given if isinstance(each, str)]
+        is_inline = len(words) == 3 and words[1] in ("-c", "-lc")
+        given = words[2] if is_inline else " ".join(words)
+    return given.strip() if isinstance(given, str) and _SHELL.search(call.name) else ""
 
 
 def _paths_of(call: ToolCall, arguments: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -267,7 +260,7 @@ class WorkState:
         self.pending[call.id] = call
         if _TASK.search(call.name) is None:
             return
-        arguments, known = arguments_of(call), self.entries[Section.TODO]
+        arguments, known = _object(call.arguments), self.entries[Section.TODO]
         tasks = _tasks_of(arguments)
         if tasks is not None and not arguments.get("merge"):
             known.clear()
@@ -291,7 +284,7 @@ class WorkState:
         call = self.pending.pop(message.tool_call_id or "", None)
         if call is None:
             return None
-        arguments = arguments_of(call)
+        arguments = _object(call.arguments)
         if _ASKS.search(call.name) and ("questions" in arguments or "question" in arguments):
             found = _ANSWER.findall(text[:4000])
             answers = (f"{answer} (asked: {question})" for question, answer in found)

@@ -192,11 +192,12 @@ def test_of_a_long_request_what_was_pasted_is_left_out_first() -> None:
 
 
 def test_what_many_requests_have_is_left_out_before_what_one_alone_has() -> None:
-    """So that each can be told from the others."""
-    frame = "Solve this.\n{}\n" + "- Be as careful as you can in each step.\n" * 9 + "Begin now."
-    asked = [user(frame.format(f"The file is number {number}.")) for number in range(4)]
+    """So that each can be told from the others; where a shell stood is left out as well."""
+    frame = "Solve this.\nThe file is number {0}.\n" + "- Be as careful as you can here.\n" * 9
+    asked = [user(frame.format(number) + f"(Folder: /w/{number})\n$") for number in range(4)]
     text = summarised(asked, tokens=250).text
     assert all(f"The file is number {number}." in text for number in range(4))
+    assert "/w/1" not in text and "/w/2" not in text
 
 
 def test_no_one_speaks_for_the_user() -> None:
