@@ -33,10 +33,18 @@ from app.formats.message import (
     ToolCall,
 )
 from app.formats.reasoning import ANTHROPIC
-from app.formats.tools import ToolDefinition, Tools, arguments_object, wire_fields, with_own_ids
+from app.formats.tools import (
+    Ids,
+    ToolDefinition,
+    Tools,
+    arguments_object,
+    wire_fields,
+    with_own_ids,
+)
 
 _THRESHOLD_BETA = "compact-2026-01-12"
 _REQUESTED_BETA = "compact-2026-09-04"
+_TOOL_CHANGES = ("tool_addition", "tool_removal")
 MIN_THRESHOLD = 50_000
 """The smallest threshold that Anthropic takes, in tokens of the input."""
 
@@ -179,6 +187,12 @@ class Anthropic(BlockProvider):
         if not any(isinstance(part, Opaque) for part in rest):
             parts[first_call:] = sorted(rest, key=lambda part: not isinstance(part, Text))
         return parts
+
+    def _adapt_part(self, part: Part, message: Message, ids: Ids) -> Part | None:
+        """Label changes of tools: only messages of the system may have them."""
+        if isinstance(part, Opaque) and part.block.get("type") in _TOOL_CHANGES:
+            return media.label_for(part)
+        return super()._adapt_part(part, message, ids)
 
     def _adapt_image(self, image: Image) -> Image | Text:
         if image.data is None:
