@@ -67,7 +67,7 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
     request = RenderRequest(
         state.format,
         state.tools,
-        state.attempt.conversation_id,
+        conversation.cache_key,
         state.system_dynamic_texts,
         _caller_point(build),
         view,
@@ -270,7 +270,7 @@ class BuildReplayService:
             items = assembler.items(resolved.dynamic_texts_of(dynamic_texts(tail_hash)))
             in_system = () if in_opening else before
             request = RenderRequest(
-                format, start.tools, conversation_id, in_system, view=start.view
+                format, start.tools, conversation.cache_key, in_system, view=start.view
             )
             payload = render_payload(request, resolved, items)
             seqs = [assembler.seq_of(index) for index in range(len(items.wire_items))]

@@ -220,7 +220,8 @@ class Conversation:
     `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
     `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
     the newest message was received, where it was read. `own_id` is the id that its caller gave it,
-    None if that is `conversation_id`.
+    None if that is `conversation_id`. `origin_id` is the conversation that it was forked from, at
+    first, None for one that is no fork.
     """
 
     conversation_id: str
@@ -238,12 +239,18 @@ class Conversation:
     own_window: int | None = None
     rolling_window_seconds: int | None = None
     own_id: str | None = None
+    origin_id: str | None = None
     expires_at: datetime | None = None
 
     @property
     def key(self) -> str:
         """The id under which it is stored."""
         return self.conversation_id
+
+    @property
+    def cache_key(self) -> str:
+        """The id by which a provider routes it and its forks, which share a prefix."""
+        return self.origin_id or self.conversation_id
 
     @property
     def cleared_at(self) -> datetime | None:

@@ -46,7 +46,8 @@ _MODEL = "coalesce(:model, c.model, a.model, CAST(:default_model AS text))"
 _OF_MODEL = f"m.tenant_id = c.tenant_id AND m.model = {_MODEL}"
 CALIBRATION = "ARRAY[cal.factor, cal.margin, cal.reports]"
 _SMALL_COLUMNS = f"""
-    c.conversation_id, c.own_id, c.agent_id, c.created_at, c.updated_at, c.expires_at,
+    c.conversation_id, c.own_id, c.origin_id, c.agent_id, c.created_at, c.updated_at,
+    c.expires_at,
     c.model, a.model AS agent_model, c.sections_version, c.tools_version,
     c.rolling_window_seconds AS own_window, a.rolling_window_seconds AS agent_window,
     a.updated_at AS agent_updated_at,

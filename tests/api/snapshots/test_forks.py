@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import httpx
+import pytest
 
-from tests.api.talk import append, assert_problem, new_conversation, talk
+from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
+from tests.judge import refusals
+from tests.judge.epochs import ITEMS
 
 ID = "0199a1b2-9f8e-7d6c-8b5a-4c3d2e1f0a9b"
 
@@ -17,6 +22,14 @@ async def fork(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, A
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
     return made
+
+
+def without_marks(value: Any) -> Any:
+    """Return items without the marks that move to the end with each payload."""
+    if isinstance(value, dict):
+        marks = ("cache_control", "prompt_cache_breakpoint")
+        return {name: without_marks(each) for name, each in value.items() if name not in marks}
+    return [without_marks(each) for each in value] if isinstance(value, list) else value
 
 
 async def contents(client: httpx.AsyncClient, path: str) -> list[Any]:
@@ -39,6 +52,33 @@ async def test_a_fork_is_returned_as_a_conversation(client: httpx.AsyncClient) -
     own = ("conversation_id", "created_at", "updated_at")
     assert made == shown | {name: made[name] for name in own}
     assert await contents(client, answer.headers["location"]) == await contents(client, path)
+
+
+@pytest.mark.parametrize("format", ["openai_chat", "openai_responses", "anthropic", "gemini"])
+async def test_forks_share_the_prefix_of_their_source(
+    client: httpx.AsyncClient, format: str
+) -> None:
+    """Ten sub-agents at once, forked at the call that asks for them. [forks.same-prefix]"""
+    model = {"anthropic": "claude-sonnet-4-5", "gemini": "gemini/gemini-2.5-pro"}.get(format)
+    path = await new_conversation(client, sections=[{"name": "base", "content": "Be brief."}])
+    await append(client, path, *talk(6), calling("c1"))
+    head = (await client.get(path)).json()["head_seq"]
+    forks = await asyncio.gather(*(fork(client, path, through_seq=head) for _ in range(10)))
+    await append(client, path, result("c1"))
+    answers = []
+    for number, each in enumerate(({"conversation_id": path.split("/")[-1]}, *forks)):
+        where = f"/v1/conversations/{each['conversation_id']}"
+        await append(client, where, user(f"Task {number}"))
+        answer = await client.post(f"{where}/context", json={"format": format, "model": model})
+        assert answer.status_code == 200, answer.text
+        answers.append(answer.json()["payload"])
+        assert refusals(format, answers[-1]) == []
+    unmarked = [without_marks(payload.pop(ITEMS[format])) for payload in answers]
+    called = next(at for at, item in enumerate(unmarked[0]) if '"shell"' in json.dumps(item))
+    shared = called + 1
+    assert shared >= 6
+    assert {json.dumps(items[:shared]) for items in unmarked} == {json.dumps(unmarked[0][:shared])}
+    assert {json.dumps(payload) for payload in answers} == {json.dumps(answers[0])}
 
 
 async def test_optional_fields_of_a_fork(client: httpx.AsyncClient) -> None:
