@@ -1,7 +1,4 @@
-"""Schemas of reported usage, of totals, and of the lists of epochs and reports.
-
-Schemas of builds, compactions and the context state.
-"""
+"""Schemas of builds, of the context state, and of reported usage with its lists and totals."""
 
 from __future__ import annotations
 
@@ -308,12 +305,17 @@ class MeasuredPayload(Payload):
     """Whether the provider itself defers tools: then answer searches natively."""
     degraded: list[str]
     """What the payload lacks in order to fit, or what could not be done, in order.
+    To fit: `tool_results_cleared`, `all_tool_results_cleared`, `repeated_results_cleared`,
+    `messages_shortened`, `media_left_out`, `emergency_cut` (the oldest turns are left out),
+    `extractive_summary`, `preserved_ranges_summarised`, `reasoning_dropped`, `tool_deferral`,
+    `tail_left_out`. Not done: `compaction_pending`, `summariser_unavailable`,
+    `provider_compaction_unavailable`, `summary_role_user`, `cache_breakpoints`.
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
     `context_window_assumed:` with a model: the registry has no model of this name, and the window
     is that of this other model of its family."""
     cache_break_reason: BreakReason | None
     """Why this epoch began; null for the first, and in a preview where the build would extend the
-    last payload."""
+    last payload. With `budget_changed` the bytes of the prefix may stay the same."""
 
 
 class BuildDiagnostics(PayloadDiagnostics):
