@@ -64,7 +64,7 @@ export function problemsOf({ usage }: ConversationItem): Problem[] {
 
 /** Says that a summary has no room for most of what it should keep; null where it has. */
 export function starved(receipt: Receipt): string | null {
-  const sections = receipt.made.flatMap((summary) => summary.sections);
+  const sections = (receipt.made.length ? receipt.made : receipt.summaries).flatMap((summary) => summary.sections);
   const sum = (name: "found" | "kept" | "superseded"): number => sections.reduce((total, section) => total + section[name], 0);
   const wanted = sum("found") - sum("superseded");
   if (receipt.status !== "active" || wanted < 6 || sum("kept") * 3 > wanted) return null;

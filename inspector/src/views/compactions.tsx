@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { api, at, type Conversation, type CompactResult, good, type Message, type Receipt, Refused } from "../api.ts";
+import { api, at, type Conversation, type CompactResult, good, type Message, type Receipt, Refused, type Schemas } from "../api.ts";
 import { lineOf } from "../content.ts";
 import { count, plural, reasonText, usd, words } from "../format.ts";
 import { readRange } from "../log.ts";
@@ -92,6 +92,20 @@ function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; n
   );
 }
 
+/** Find the compaction that wrote a summary which a later one only shows: it alone lists what was dropped. */
+async function findMaker(id: string, summary: Receipt["made"][number]): Promise<{ compaction_id: string; unlisted: string } | null> {
+  let cursor: string | null = null;
+  do {
+    const page: Schemas["ReceiptPage"] = await good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...at(id), query: { limit: 50, ...(cursor && { cursor }) } } }));
+    for (const { compaction_id, made } of page.data) {
+      const same = made.find((each) => each.summary_range.join() === summary.summary_range.join() && each.text === summary.text);
+      if (same) return same.unlisted === null ? null : { compaction_id, unlisted: same.unlisted };
+    }
+    cursor = page.next_cursor;
+  } while (cursor);
+  return null;
+}
+
 function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt; id: string; sought?: Sought | undefined }): JSX.Element {
   const { seq, q } = sought;
   const path = { conversation_id: id, compaction_id: receipt.compaction_id };
@@ -101,7 +115,10 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
   );
   const summaries = receipt.made.length ? receipt.made : receipt.summaries;
   const sections = summaries.flatMap((summary) => summary.sections);
-  const unlisted = summaries.at(-1)?.unlisted;
+  const dropped = sections.some((section) => section.dropped > 0);
+  const [last, listed] = [summaries.at(-1), summaries.at(-1)?.unlisted];
+  const maker = useResource(async () => (last && dropped && !listed ? findMaker(id, last) : null), ["maker", id, last?.summary_range, dropped && !listed]);
+  const unlisted = listed ?? maker.data?.unlisted;
   const message = useResource(async () => (seq > 0 ? (await readRange(id, seq, seq + 1))[0] : undefined), ["sought", id, seq]);
   const standing = [receipt.retain, ...summaries.map((summary) => summary.text), receipt.note].filter(Boolean).join("\n");
   return (
@@ -111,10 +128,10 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
       {(sections.length > 0 || unlisted) && (
         <div class="columns">
           {sections.length > 0 && <Sections sections={sections} />}
-          {unlisted && <section aria-label="Dropped"><h4>Dropped: statements that had no room</h4><p class="pre dropped" tabIndex={0}><Marked text={unlisted} query={q} /></p></section>}
+          {unlisted && <section aria-label="Dropped"><h4>Dropped: statements that had no room{maker.data && <> <a href={toConversation(id, "compactions", { c: maker.data.compaction_id })}>in the compaction that wrote the summary</a></>}</h4><p class="pre dropped" tabIndex={0}><Marked text={unlisted} query={q} /></p></section>}
         </div>
       )}
-      {sections.some((section) => section.dropped > 0) && <p class="hint">A higher target keeps more, and a pinned message stays word for word.</p>}
+      {dropped && <p class="hint">A higher target keeps more, and a pinned message stays word for word.</p>}
       <div class="side-by-side">
         <section aria-label="Before: the messages">
           <h4>Before: the messages</h4>
