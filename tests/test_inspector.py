@@ -64,7 +64,7 @@ def browse(url: str, name: str, **task: str) -> dict[str, Any]:
 
 def turn(number: int, output: str) -> list[dict[str, Any]]:
     """Return a turn with a tool call, each field of which holds markup."""
-    function = {"name": "read", "arguments": json.dumps({"path": MARKUP})}
+    function = {"name": "read", "arguments": json.dumps({"path": f"{MARKUP} {number}"})}
     call = {"id": f"call_{number}", "type": "function", "function": function}
     return [
         {"role": "user", "content": f"{number}. {QUESTION}", "name": "x"},
