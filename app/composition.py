@@ -16,6 +16,7 @@ from uuid_utils import uuid7
 from app.blobs.byte_store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
+from app.compaction.rewind import RewindService
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_calls import SummariserSettings
 from app.compaction.summaries.model_summary import ModelAccess
@@ -181,6 +182,7 @@ class Services:
             self.summariser.check_model,
         )
         self.receipts = ReceiptService(database, resolver, active)
+        self.rewinds = RewindService(database, resolver, active, new_id)
         self.redactions = RedactionService(database, resolver, outputs)
         self.transcripts = TranscriptService(database, resolver, active, outputs)
         self.tool_calls = ToolCallService(

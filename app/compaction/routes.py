@@ -7,9 +7,11 @@ from enum import Enum
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
+from app.compaction.rewind import Rewound
 from app.compaction.run import CompactionRequest
 from app.compaction.strategies import STRATEGIES
 from app.compaction.undo import Receipt
@@ -18,7 +20,7 @@ from app.conversations.receipt import CompactResult
 from app.http import cursors, errors
 from app.http.bodies import Json
 from app.http.errors import ProblemAnswer, error_answers
-from app.http.fields import UUID, NoFields, ResponseSchema
+from app.http.fields import MAX_SEQ, UUID, NoFields, RequestSchema, ResponseSchema, examples
 from app.http.routing import (
     ConversationPath,
     Cursor,
@@ -72,6 +74,17 @@ class Job(ResponseSchema):
     """When it was requested."""
     updated_at: datetime
     """When its status last changed."""
+
+
+class RewindRequest(RequestSchema):
+    """Where a new branch begins."""
+
+    model_config = examples({"to_seq": 4, "expected_seq": 6})
+
+    to_seq: int = Field(ge=0, le=MAX_SEQ)
+    """Seq of the last message that stays; 0 for none."""
+    expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """409 unless this is the newest seq of the log."""
 
 
 class Strategy(ResponseSchema):
@@ -191,6 +204,21 @@ async def undo_compaction(
     by 5 % of the window, as long as it fits.
     """
     return await services(request).receipts.undo(tenant_of(request), conversation_id, compaction_id)
+
+
+@router.post(f"{_PATH}/rewind", summary="Rewind", tags=_TAGS, responses=error_answers(Conflict))
+async def rewind(
+    request: Request, conversation_id: ConversationPath, body: RewindRequest
+) -> Rewound:
+    """Take the messages after a seq out of the context: what is appended next begins a new branch.
+
+    They stay in the log, as `outside`. A seq inside a call group leaves out the whole group. A
+    result of a call that left is `409` from then on. The next build begins an epoch with the reason
+    `rewound`. Undo it by its `compaction_id`, as a compaction.
+    """
+    return await services(request).rewinds.rewind(
+        tenant_of(request), conversation_id, body.to_seq, body.expected_seq
+    )
 
 
 @router.get("/v1/jobs/{job_id}", summary="Read a job", tags=_TAGS)

@@ -218,6 +218,11 @@ class ReceiptService:
                     "Only the newest active compaction can be undone",
                     {"active": state.compaction_id},
                 )
+            if receipt.trigger == Trigger.REWIND:
+                conversation = await self._active.unrewind(
+                    session, conversation, receipt.hidden_span
+                )
+                state = conversation.state
             if receipt.parent_id is not None:
                 parent = await session.contexts.find_compaction(conversation_id, receipt.parent_id)
             if parent is not None:

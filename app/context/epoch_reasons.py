@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from app.compaction.rewind import REWOUND
 from app.context.choose_view import needed_agent_tools
 from app.context.state import DEGRADED_ONE_BUILD, REASONING_DROPPED, BuildState
 from app.conversations.conversation import BreakReason
@@ -16,7 +17,7 @@ from app.conversations.epoch import (
 )
 from app.conversations.from_rows import epoch_start_from
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
-from app.conversations.view import View, minus
+from app.conversations.view import View, minus, overlap
 from app.formats import PROVIDERS
 from app.formats.reasoning import GEMINI, binds_reasoning
 
@@ -71,8 +72,11 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
                 reasoning_of=last_view.reasoning_of,
                 late_through=last_view.late_through,
             )
-            is_same = (start.view, start.tools) == (last_view, last_start.tools)
-            if is_same and reason == "budget_changed":  # only numbers changed
+            same, window = last_view, state.view.window
+            if reason == REWOUND:
+                same = replace(same, window=window, spans=overlap(same.spans, window))
+            is_same = (start.view, start.tools) == (same, last_start.tools)
+            if is_same and reason in ("budget_changed", REWOUND):  # or later messages left
                 return EpochChoice(start, reason, kept_tools)
         reason = reason or REASONING_DROPPED
         item = state.view.sent_item

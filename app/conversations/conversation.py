@@ -35,6 +35,7 @@ BreakReason = Literal[
     "model_changed",
     "cleared",
     "restored",
+    "rewound",
     "undone",
     "redacted",
     "reasoning_dropped",

@@ -55,6 +55,7 @@ class EventType(StrEnum):
     UNPINNED = "unpinned"
     CLEARED = "cleared"
     RESTORED = "restored"
+    REWOUND = "rewound"
     REDACTED = "redacted"
     COLLECTED = "collected"
     READY = "ready"

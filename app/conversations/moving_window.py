@@ -124,7 +124,7 @@ MOVE = Statement(
     "UPDATE heads SET "
     + assigned(
         *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
-        *("group_seq", "is_answering", "provider_calls"),
+        *("open_calls", "open_seqs", "group_seq", "is_answering", "provider_calls"),
         *("mentions", "oldest_at", "view_version", "view_cause", "compaction_id"),
         *("span_start", "span_end", "kept", "trimmed_through", "summary_tokens"),
         *("hidden_tokens", "hidden_messages"),
@@ -195,6 +195,8 @@ class ActiveWindows:
             since = await sql.value(FIND_START, first=window.since, marker=marker, **head)
             gaps = await sql.all(FIND_GAPS, since=since, marker=marker, **head)
             window = ActiveWindow(since, tuple(Span(row["start"], row["past"]) for row in gaps))
+        rewound = tuple(it for it in state.window.rewound if it.span.end > window.since)
+        window = replace(window, rewound=rewound)
         restored = still_restored(state.window.restored, window, marker)
         window = replace(window, restored=restored)
         oldest_at = await find_oldest_at(session, conversation_id, window.since, marker)
@@ -227,6 +229,27 @@ class ActiveWindows:
         conversation = replace(conversation, state=replace(state, mentions=mentions))
         return await self._move(session, conversation, new_window, oldest_at, "restored")
 
+    async def rewind(
+        self, session: Repositories, conversation: Conversation, span: Span
+    ) -> Conversation:
+        """Take a range at the end of the log out of the window, and close its calls.
+
+        The view is to be stored after that, in the same transaction, which holds the state's lock.
+        """
+        calls = conversation.state.calls
+        window = conversation.state.window.rewind(span, self.now(), calls.open)
+        left = {call_id: seq for call_id, seq in calls.open.items() if not span.holds(seq)}
+        return await _with_calls(session, conversation, window, left)
+
+    async def unrewind(
+        self, session: Repositories, conversation: Conversation, span: Span
+    ) -> Conversation:
+        """Undo `rewind` for a range; its calls are open again."""
+        state = conversation.state
+        closed = (call for it in state.window.rewound if it.span == span for call in it.calls)
+        calls = {**dict(closed), **state.calls.open}
+        return await _with_calls(session, conversation, state.window.unrewind(span), calls)
+
     async def _move(
         self,
         session: Repositories,
@@ -249,6 +272,20 @@ class ActiveWindows:
         moved = with_view(moved, view_state, cause if has_changed else None)
         await store_window(session, conversation_id, moved)
         return replace(conversation, state=moved)
+
+
+async def _with_calls(
+    session: Repositories,
+    conversation: Conversation,
+    window: ActiveWindow,
+    open_calls: Mapping[str, int],
+) -> Conversation:
+    """Store a window with the calls that are open in it, and return the conversation."""
+    conversation_id, state = conversation.conversation_id, conversation.state
+    state = replace(state, calls=replace(state.calls, open=open_calls))
+    state = await with_window(session, conversation_id, state, window)
+    await store_window(session, conversation_id, state)
+    return replace(conversation, state=state)
 
 
 async def with_window(
@@ -292,6 +329,7 @@ async def view_state_of(
         and view.provider_item is None
         and view.last_cleared < window[0].start
         and not view.shortened
+        and not state.window.rewound
     ):
         return whole_window
     entries: list[Entry] = []
@@ -358,6 +396,8 @@ async def store_window(
         "conversation_id": conversation_id,
         "since": state.window.since,
         "parts": state.window.parts_as_json(),
+        "open_calls": [*state.calls.open],
+        "open_seqs": [*state.calls.open.values()],
         "group_seq": state.calls.group_seq,
         "is_answering": state.calls.is_answering,
         "provider_calls": list(state.calls.provider),

@@ -14,7 +14,7 @@ from app.policy.policy import StrategyName
 
 
 class Trigger(StrEnum):
-    """What started a compaction, or a clearing of tool results.
+    """What started a compaction, a clearing of tool results, or a rewind.
 
     `PROVIDER` is a provider's own compaction, whose item was appended.
     """
@@ -25,6 +25,7 @@ class Trigger(StrEnum):
     EMERGENCY = "emergency"
     TOOL_OUTPUT = "tool_output"
     PROVIDER = "provider"
+    REWIND = "rewind"
 
 
 PROVIDER_ITEM_SUMMARY = "[summarised by the provider, in an item that only its models read]"
@@ -242,7 +243,7 @@ def is_shown_with(policy_strategy: str | None, strategy: str) -> bool:
 
     [strategy.change-drops-summary]
     """
-    return policy_strategy in (None, strategy, Trigger.PROVIDER)
+    return policy_strategy in (None, strategy, Trigger.PROVIDER, Trigger.REWIND)
 
 
 @answer()

@@ -132,8 +132,8 @@ class ProviderCompactions:
             summary_tokens=visible.summary_tokens,
             hidden_tokens=visible.hidden_tokens,
             hidden_messages=visible.hidden_messages,
-            before_tokens=await self._tokens(conversation),
-            after_tokens=await self._tokens(replace(conversation, state=after)),
+            before_tokens=await payload_tokens(self._resolver, conversation),
+            after_tokens=await payload_tokens(self._resolver, replace(conversation, state=after)),
             before_messages=state.shown_messages + len(before.summary_texts()),
             after_messages=after.shown_messages,
         )
@@ -144,11 +144,12 @@ class ProviderCompactions:
         assert stored is not None, "the conversation is locked, and the view shows every pin"
         return replace(conversation, state=after)
 
-    async def _tokens(self, conversation: Conversation) -> int:
-        """Return the tokens of the next payload; of its messages, if the settings do not work."""
-        shown = conversation.state.shown_tokens
-        try:
-            resolved = await self._resolver.of(conversation)
-        except ContextError:
-            return shown + conversation.state.summary_tokens
-        return stored_usage_of(resolved, conversation, shown).total
+
+async def payload_tokens(resolver: SettingsResolver, conversation: Conversation) -> int:
+    """Return the tokens of the next payload; of its messages, if the settings do not work."""
+    shown = conversation.state.shown_tokens
+    try:
+        resolved = await resolver.of(conversation)
+    except ContextError:
+        return shown + conversation.state.summary_tokens
+    return stored_usage_of(resolved, conversation, shown).total

@@ -405,25 +405,47 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class RewoundSpan:
+    """A range of seqs that a rewind took out of the window, and when.
+
+    `calls` are the ids and seqs of its calls that were open then.
+    """
+
+    span: Span
+    at: datetime
+    calls: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ActiveWindow:
-    """All messages from `since` on without the `gaps`, and the `restored` ranges."""
+    """All messages from `since` on without the `gaps`, and the `restored` ranges.
+
+    The `rewound` ranges are left out, unless they were restored later.
+    """
 
     since: int = 1
     gaps: tuple[Span, ...] = ()
     restored: tuple[Restored, ...] = ()
+    rewound: tuple[RewoundSpan, ...] = ()
 
     @property
     def spans(self) -> tuple[Span, ...]:
         """The seqs in the window, ascending; the last span has no end."""
         if self.is_plain:
             return WHOLE if self.since == 1 else (Span(self.since, ENDLESS),)
-        newer = minus((Span(self.since, ENDLESS),), union(self.gaps))
-        return union((*newer, *(item.span for item in self.restored)))
+        left_out = union((*self.gaps, *(item.span for item in self.rewound)))
+        newer = minus((Span(self.since, ENDLESS),), left_out)
+        put_back = (
+            span
+            for item in self.restored
+            for span in minus((item.span,), union(r.span for r in self.rewound if r.at >= item.at))
+        )
+        return union((*newer, *put_back))
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has neither gaps nor restored ranges."""
-        return not (self.gaps or self.restored)
+        """Whether it has neither gaps nor restored or rewound ranges."""
+        return not (self.gaps or self.restored or self.rewound)
 
     def holds(self, seq: int) -> bool:
         """Whether the message with this seq is in the window."""
@@ -434,12 +456,21 @@ class ActiveWindow:
     def with_restored(self, spans: Iterable[Span], at: datetime) -> ActiveWindow:
         """Return the window with the parts of these ranges that are outside it put back."""
         new = minus(union(spans), self.spans)
-        return ActiveWindow(
-            self.since, self.gaps, (*self.restored, *(Restored(span, at) for span in new))
-        )
+        at = max((at, *(item.at + TICK for item in self.rewound)))
+        return replace(self, restored=(*self.restored, *(Restored(span, at) for span in new)))
+
+    def rewind(self, span: Span, at: datetime, open_calls: Mapping[str, int]) -> ActiveWindow:
+        """Return the window without this range, of which these calls may be open."""
+        at = max((at, *(item.at for item in self.restored)))
+        calls = tuple((call_id, seq) for call_id, seq in open_calls.items() if span.holds(seq))
+        return replace(self, rewound=(*self.rewound, RewoundSpan(span, at, calls)))
+
+    def unrewind(self, span: Span) -> ActiveWindow:
+        """Return the window as if this range had not been rewound."""
+        return replace(self, rewound=tuple(it for it in self.rewound if it.span != span))
 
     def parts_as_json(self) -> str:
-        """Return gaps and restored ranges as stored: JSON, or empty without any."""
+        """Return gaps, restored and rewound ranges as stored: JSON, or empty without any."""
         if self.is_plain:
             return ""
         return json_text.dumps(
@@ -447,6 +478,10 @@ class ActiveWindow:
                 "gaps": [[gap.start, gap.end] for gap in self.gaps],
                 "restored": [
                     [item.span.start, item.span.end, item.at.isoformat()] for item in self.restored
+                ],
+                "rewound": [
+                    [item.span.start, item.span.end, item.at.isoformat(), item.calls]
+                    for item in self.rewound
                 ],
             }
         )
@@ -467,6 +502,12 @@ def window_from(since: int, parts: str) -> ActiveWindow:
         tuple(
             Restored(Span(start, end), datetime.fromisoformat(at))
             for start, end, at in raw["restored"]
+        ),
+        tuple(
+            RewoundSpan(
+                Span(start, end), datetime.fromisoformat(at), tuple((id, seq) for id, seq in calls)
+            )
+            for start, end, at, calls in raw.get("rewound", ())
         ),
     )
 

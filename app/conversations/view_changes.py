@@ -244,6 +244,19 @@ def with_omission_note(view: View, unsummarised: int = 0) -> View:
     return replace(view, note=note if count > 0 else None)
 
 
+def covers_only(view: View, through_seq: int) -> bool:
+    """Whether a view covers no message after a seq, and shows one up to it."""
+    hidden = view.hidden
+    if view.provider_item is not None and view.provider_item.seq > through_seq:
+        return False
+    if any(item.newer_seq > through_seq for item in view.repeated_results):
+        return False
+    shows = any(span.start <= through_seq for span in view.spans)
+    return view.results_cleared_through <= through_seq and (
+        hidden is None or (hidden.end <= through_seq + 1 and shows)
+    )
+
+
 def kept_seqs(view: View) -> tuple[int, ...]:
     """Return the seqs that a view neither hides nor clears although they lie in such a range."""
     return tuple(sorted({*view.unhidden_seqs, *filter(view.shows, view.uncleared_results)}))

@@ -220,7 +220,8 @@ class ImportChecker:
     def _check_state(self, line: Line, fields: dict[str, Any]) -> None:
         end = fields["head_seq"] + 1
         window = window_from(fields["since"], fields["parts"])
-        spans = (*window.gaps, *(item.span for item in window.restored))
+        apart = [*(it.span for it in window.restored), *(it.span for it in window.rewound)]
+        spans = (*window.gaps, *apart)
         if not 0 < window.since <= end or any(span.end > end for span in spans):
             raise line.error("is beyond the log", "since")
         if not 0 < (fields["group_seq"] or 1) <= end:

@@ -1,7 +1,8 @@
 """Forks: conversations created as a copy of another one up to a seq [forks.open-calls].
 
 1. A fork has the log up to and including that seq. Calls that are open there are closed.
-2. A fork has the active window of its source, cut at that seq. If that is empty at an earlier seq,
+2. A fork has the active window of its source, cut at that seq. One inside a range that was rewound
+   goes on with that branch: the range is in its window. If that is empty at an earlier seq,
    because of a clear or a rolling window, the whole log is restored into the fork's window. A fork
    at the head has the window of its source, even an empty one.
 3. A fork shows the newest compaction of its source that covers no later message and leaves at
@@ -20,7 +21,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -33,7 +34,7 @@ from app.common.errors import Conflict, NotFound, ServiceUnavailable, Validation
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.moving_window import ActiveWindows, find_oldest_at, mentions_in
-from app.conversations.receipt import Compaction
+from app.conversations.receipt import Compaction, Trigger
 from app.conversations.repository import own_id_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import (
@@ -41,12 +42,11 @@ from app.conversations.view import (
     ActiveWindow,
     Restored,
     Span,
-    View,
     overlap,
     spans_through,
     time_after_clear,
 )
-from app.conversations.view_changes import kept_seqs
+from app.conversations.view_changes import covers_only, kept_seqs
 from app.database.connections import Session, Statement
 from app.database.tables import TABLES
 from app.repositories import Database, Repositories
@@ -197,6 +197,9 @@ class ForkService:
         ):
             for receipt in page:
                 is_valid = receipt.undone_at is None and receipt.is_shown_with(strategy)
+                if receipt.trigger == Trigger.REWIND:
+                    head_seq, span = source.state.head_seq, receipt.hidden_span
+                    is_valid = is_valid and is_rewound_before(span, through_seq, head_seq)
                 if is_valid and covers_only(receipt.view, through_seq):
                     return receipt
             before = page[-1].compaction_id
@@ -311,6 +314,11 @@ def restores_log(state: ConversationState, through_seq: int) -> bool:
     return 0 < through_seq < state.head_seq and not spans_through(state.window.spans, through_seq)
 
 
+def is_rewound_before(span: Span, through_seq: int, head_seq: int) -> bool:
+    """Return whether a fork at a seq leaves this range out, which was rewound in its source."""
+    return span.end <= through_seq or through_seq == head_seq
+
+
 def window_at(state: ConversationState, through_seq: int, now: datetime) -> ActiveWindow:
     """Return the active window of a fork that is created now (rule 2)."""
     log = (Span(1, through_seq + 1),)
@@ -322,21 +330,13 @@ def window_at(state: ConversationState, through_seq: int, now: datetime) -> Acti
             for item in state.window.restored
             for span in overlap((item.span,), log)
         ),
+        tuple(
+            replace(item, calls=())
+            for item in state.window.rewound
+            if is_rewound_before(item.span, through_seq, state.head_seq)
+        ),
     )
     if not restores_log(state, through_seq):
         return window
     # Restored after the clear, which would remove the log from the window otherwise.
     return window.with_restored(log, time_after_clear(now, state.cleared_at))
-
-
-def covers_only(view: View, through_seq: int) -> bool:
-    """Return whether a view covers no message after a seq, and shows one up to it (rule 3)."""
-    hidden = view.hidden
-    if view.provider_item is not None and view.provider_item.seq > through_seq:
-        return False
-    if any(item.newer_seq > through_seq for item in view.repeated_results):
-        return False
-    shows = any(span.start <= through_seq for span in view.spans)
-    return view.results_cleared_through <= through_seq and (
-        hidden is None or (hidden.end <= through_seq + 1 and shows)
-    )

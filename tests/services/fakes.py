@@ -18,6 +18,7 @@ from uuid_utils import uuid7
 from app.blobs.byte_store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.common.pages import Page
+from app.compaction.rewind import RewindService
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
 from app.compaction.summaries.checklist import split_kept
@@ -219,6 +220,7 @@ class Harness:
         parts = (self.database, self.resolver, self.summariser, self.active, self.leases)
         self.compaction = CompactionService(*parts, new_id, self.clock.now_ms)
         self.receipts = ReceiptService(self.database, self.resolver, self.active)
+        self.rewinds = RewindService(self.database, self.resolver, self.active, new_id)
         reads = (self.database, self.resolver, self.active)
         self.transcripts = TranscriptService(*reads, self.outputs)
         cache = PayloadCache(64 << 20)

@@ -281,3 +281,40 @@ async def test_undo_restores_payload_budget_and_state(
 
 
 # --- at once --------------------------------------------------------------------------------
+
+
+# --- rewind ---------------------------------------------------------------------------------
+
+
+async def test_a_user_edits_a_question(client: httpx.AsyncClient) -> None:
+    """The answer tells what left; the same receipt undoes it, and a fork has the old branch.
+
+    [rewind.window, rewind.undo]
+    """
+    path = await new_conversation(client)
+    await append(client, path, user("a"), assistant("b"), user("c"), assistant("d"))
+    before = (await client.post(f"{path}/context", json={})).json()
+    assert_problem(await client.post(f"{path}/rewind", json={"to_seq": 9}), 422, "VALIDATION_ERROR")
+    asked = {"to_seq": 2, "expected_seq": 4}
+    rewound = (await client.post(f"{path}/rewind", json=asked)).json()
+    assert (rewound["to_seq"], rewound["message_count"]) == (2, 2)
+    assert (await client.post(f"{path}/rewind", json=asked)).json() == rewound
+    await append(client, path, user("another"))
+    assert_problem(await client.post(f"{path}/rewind", json=asked), 409, "CONFLICT")
+    built = (await client.post(f"{path}/context", json={})).json()
+    shown = [*before["payload"]["messages"][:2], user("another")]
+    assert built["payload"]["messages"] == shown
+    forked = (await client.post(f"{path}/fork", json={"through_seq": 4})).json()
+    of_fork = f"/v1/conversations/{forked['conversation_id']}"
+    old = (await client.post(f"{of_fork}/context", json={})).json()["payload"]
+    assert old["messages"] == before["payload"]["messages"]
+    forked = (await client.post(f"{path}/fork", json={})).json()
+    of_fork = f"/v1/conversations/{forked['conversation_id']}"
+    same = (await client.post(f"{of_fork}/context", json={})).json()["payload"]
+    assert same["messages"] == shown
+    undo = f"compactions/{rewound['compaction_id']}/undo"
+    assert (await client.post(f"{path}/{undo}")).json()["trigger"] == "rewind"
+    assert (await client.post(f"{of_fork}/{undo}")).status_code == 200
+    for each in (path, of_fork):
+        built = (await client.post(f"{each}/context", json={})).json()
+        assert built["payload"]["messages"] == [*before["payload"]["messages"], user("another")]
