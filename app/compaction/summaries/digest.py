@@ -42,7 +42,8 @@ MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS = 80, 300
-LONG_MESSAGE_CHARS = 2_000
+LONG_MESSAGE_CHARS, MAX_TYPED_CHARS = 2_000, 800
+"""After a command a message that is longer than the second is the prompt that it stands for."""
 
 _NUMBER = re.compile(r"^[#@](\d{1,12}) ")
 ASKED = "\n(asked: "
@@ -103,6 +104,8 @@ class Digest:
     """What the assistant said last; after an earlier summary that is not known."""
     _question: str = ""
     _action: str = ""
+    _is_command: bool = False
+    """Whether the user's last message was a command, for which a prompt may follow."""
     _after_commands: Counter[bool] = field(default_factory=Counter)
     """How many messages after a command looked like its output, and how many did not."""
 
@@ -134,6 +137,7 @@ class Digest:
             return
         self.finish()
         said, self._last_said = self._last_said, ""
+        is_expanded, self._is_command = self._is_command, "<command-name>" in text[:400]
         is_answer = len(typed) <= SHORT_ANSWER_CHARS and not typed.endswith(QUESTION)
         if self._is_output(text, said):
             if self._action:
@@ -141,7 +145,7 @@ class Digest:
                 self._action = ""
         elif resumed := sentences.resumed_from(text):
             self.earlier = resumed
-        elif typed:
+        elif typed and not (is_expanded and len(typed) > MAX_TYPED_CHARS):
             if is_answer and self._question:
                 typed, self._question = f"{typed}{ASKED}{self._question})", ""
             self._asked = self._number, typed

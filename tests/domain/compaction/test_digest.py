@@ -201,13 +201,18 @@ def test_what_many_requests_have_is_left_out_before_what_one_alone_has() -> None
 
 
 def test_no_one_speaks_for_the_user() -> None:
-    """What a call is for is no value, a refused question no answer; a question is answered once."""
+    """What a call is for is no value, a refused question no answer; a question is answered once.
+
+    A prompt that a command stands for is not typed.
+    """
     step = "The lower limit is 50 ms there. Let me set it to 60 ms, then run it."
     asked = assistant(step, call("q", "AskUserQuestion", questions=[{"question": "Which?"}]))
     refused = [asked, result("The user doesn't want to proceed.", "q"), assistant("And now?")]
     digest = digest_of([user("Go on."), *refused, user("yes"), user("today")])
     assert list(digest.stated) == ["the lower limit is 50 ms there"]
     assert fitted(digest, PLENTY, count).text.count("asked: And now?") == 1
+    typed = [user("<command-name>/review</command-name>"), user("Look at each file. " * 60)]
+    assert sections(summarised(typed).text)["Requests"] == ["#1 /review"]
 
 
 def test_statements_outlast_everything_else() -> None:
