@@ -44,7 +44,7 @@ function Row({ item }: { item: ConversationItem }): JSX.Element {
       <td class="c1"><When iso={item.last_message_at} /></td>
       <td class="num c1">{count(item.message_count)}</td>
       <td class="num c2" title={count(item.token_count)}>{compact(item.token_count)}</td>
-      <td class="c1"><div class="who" title={item.agent_id ?? ""}>{item.agent_id ? nameById(item.agent_id) : <span class="muted">–</span>}</div></td>
+      <td class="c2"><div class="who" title={item.agent_id ?? ""}>{item.agent_id ? nameById(item.agent_id) : <span class="muted">–</span>}</div></td>
       <td class="c2 who">{item.model ?? <span class="muted">inherited</span>}</td>
     </tr>
   );
@@ -115,7 +115,7 @@ export function Conversations(): JSX.Element {
                 <Sorted name="Active" by="activity" sorted={sorted} sort={sort} size="c1" />
                 <Sorted name="Messages" by="messages" sorted={sorted} sort={sort} size="c1" num />
                 <Sorted name="Log tokens" by="tokens" sorted={sorted} sort={sort} size="c2" num />
-                <th scope="col" class="c1">Agent</th><th scope="col" class="c2">Model</th>
+                <th scope="col" class="c2">Agent</th><th scope="col" class="c2">Model</th>
               </tr></thead>
               <tbody>{items.map((item) => <Row key={item.conversation_id} item={item} />)}</tbody>
             </table>
