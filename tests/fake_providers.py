@@ -368,10 +368,10 @@ class FakeProviders(FakeLLM):
 
     def _next_calls(self, step: int, tools: list[str], text: str) -> list[Call]:
         own = [name for name in tools if name not in AGENT_TOOL_NAMES]
+        if not own or step > 1:
+            return []
         if step == 0:
             return [Call("call_a1", own[0], self.arguments)]
-        if step > 1:
-            return []
         calls = [Call("call_b2", own[1], self.arguments)]
         refs = _REF.findall(text)
         if GREP in tools and refs:

@@ -21,10 +21,11 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import anthropic
 import httpx
+import litellm
 import openai
 import pydantic_ai
 import pytest
@@ -43,6 +44,7 @@ from anthropic.lib.streaming._messages import accumulate_event
 from context_service_client import AsyncContextClient, Built, ContextClient, uuid_of
 from context_service_client.agents import ContextSession
 from context_service_client.langchain import ContextMiddleware
+from context_service_client.litellm import ContextCallback
 from context_service_client.pydantic_ai import ContextHistory
 from context_service_client.wrap import wrap
 from langchain.agents import create_agent
@@ -64,7 +66,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from app.blobs.preview import READ_LINES
 from tests.documents import block
 from tests.fake_llm import Behaviour, Request, status
-from tests.fake_providers import PROTOCOLS, Call, FakeProviders, Spent
+from tests.fake_providers import NOTHING_FOUND, PROTOCOLS, Call, FakeProviders, Spent
 from tests.judge import refusals
 from tests.patience import PATIENCE_SECONDS
 
@@ -582,6 +584,44 @@ class WrappedChat(Wrapped):
         return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
+class LiteLlm(WrappedChat):
+    """LiteLLM with the callback; the loop executes the service's tools itself."""
+
+    asked: ClassVar[dict[str, Any]] = {"model": "openai/gpt-4.1", "tools": [TOOL]}
+
+    def __init__(self, served: str, provider: Readers, is_stream: bool) -> None:
+        super().__init__(served, provider, is_async=True, is_stream=is_stream)
+        self.callback = ContextCallback(cast(AsyncContextClient, self.client), **SETTINGS)
+        litellm.callbacks = [self.callback]
+        self.reached = {"api_base": provider.api_base, "api_key": "test", "max_retries": 0}
+
+    async def say(self, text: str, request_id: str) -> str:
+        """Run the loop, on with the messages that it has."""
+        messages = self.said.setdefault(request_id, [{"role": "user", "content": text}])
+        named = {"conversation": "chat-1", "request_id": request_id}
+        while True:
+            asked = self.asked | self.sent(messages) | {"metadata": named} | self.reached
+            answer = await litellm.acompletion(**asked, stream=self.is_stream)
+            if self.is_stream:
+                answer = litellm.stream_chunk_builder([chunk async for chunk in answer])
+            messages.append(answer.choices[0].message.model_dump(exclude_none=True))
+            for call in messages[-1].get("tool_calls", []):
+                messages.append(await self.executed(call))
+            if messages[-1]["role"] == "assistant":
+                await self.callback.settled("chat-1")
+                return str(messages[-1]["content"])
+
+    async def executed(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a call of either tool."""
+        function = call["function"]
+        if function["name"] == "read_log":
+            return self.result(call["id"], read_log(**json.loads(function["arguments"])))
+        path = f"/conversations/{self.conversation_id}/tool-calls"
+        told = ask(self, path, {"tool_call": call})["message"]
+        assert isinstance(told, dict)
+        return told
+
+
 class WrappedResponses(Wrapped):
     """Responses."""
 
@@ -660,7 +700,7 @@ class WrappedAnthropic(Wrapped):
         return {"role": "user", "content": [block]}
 
 
-WRAPPED = [
+WRAPPED: list[Callable[[str, Readers], Wrapped]] = [
     partial(WrappedChat, is_async=False, is_stream=True),
     partial(WrappedChat, is_async=True, is_stream=False),
     partial(WrappedResponses, is_async=False, is_stream=False),
@@ -668,7 +708,17 @@ WRAPPED = [
     partial(WrappedAnthropic, is_async=False, is_stream=True),
     partial(WrappedAnthropic, is_async=True, is_stream=False),
 ]
-NAMES = ["chat", "achat", "responses", "aresponses", "anthropic", "aanthropic"]
+WRAPPED += [partial(LiteLlm, is_stream=False), partial(LiteLlm, is_stream=True)]
+NAMES = [
+    "chat",
+    "achat",
+    "responses",
+    "aresponses",
+    "anthropic",
+    "aanthropic",
+    "litellm",
+    "litellm-stream",
+]
 
 
 Start = Callable[[], Process]
@@ -881,6 +931,77 @@ async def test_a_session_is_what_the_sdk_asks_for(launch: Launch, provider: Read
     assert_logged(process, 1)
 
 
+def log_of(process: Process) -> list[str]:
+    """Return the roles in a log."""
+    path = f"/conversations/{process.conversation_id}/messages"
+    return [message["role"] for message in ask(process, path)["data"]]
+
+
+async def test_nothing_is_stored_of_a_stream_that_breaks_off(
+    launch: Launch, provider: Readers
+) -> None:
+    """The same call is then made again."""
+    process = launch(WRAPPED[0])
+    client = wrap(process.model, "chat-1", process.client, SETTINGS)
+    asked_first = process.asked | process.sent([{"role": "user", "content": asked(0)}])
+    provider.cut_off_at = 3
+    assert len(list(client.chat.completions.create(**asked_first, stream=True))) == 3
+    assert log_of(process) == ["user"]
+    provider.cut_off_at, provider.answered = None, 0
+    assert list(client.chat.completions.create(**asked_first, stream=True))
+    assert log_of(process) == ["user", "assistant"]
+
+
+async def test_lost_answers_of_the_service_are_asked_for_again(
+    launch: Launch, provider: Readers
+) -> None:
+    """What was stored before the connection broke is stored once."""
+    process = launch(WRAPPED[2])
+    lost: set[str] = set()
+
+    def lose(response: httpx.Response) -> None:
+        end = response.request.url.path.rsplit("/", 1)[-1]
+        if end in ("context", "messages", "usage") and end not in lost:
+            lost.add(end)
+            raise httpx.ReadError("The connection broke.")
+
+    process.client.event_hooks["response"].insert(0, lose)
+    assert await process.say(asked(0), "request-0") == "In log 0 is needle-0."
+    assert lost == {"context", "messages", "usage"}
+    assert_logged(process, 1)
+    usage = ask(process, f"/conversations/{process.conversation_id}/usage")
+    assert usage["totals"]["reported"]["calls"] == 3
+
+
+async def test_messages_go_on_in_another_process_and_are_not_changed(
+    launch: Launch, provider: Readers
+) -> None:
+    """Without a request's id a call has the conversation from its beginning, or is refused."""
+    first, second = launch(WRAPPED[2]), launch(WRAPPED[2])
+    messages: list[Any] = [{"role": "user", "content": asked(0)}]
+    clients = [wrap(one.model, "chat-1", one.client, SETTINGS) for one in (first, second)]
+    for process, client in zip((first, second), clients, strict=True):
+        answer = client.responses.create(**process.asked, **process.sent(messages))
+        for call_id, arguments in process.taken(messages, answer):
+            messages.append(process.result(call_id, read_log(**arguments)))
+    assert_logged(second, 1)
+    messages[0] = {"role": "user", "content": "Something else."}
+    with pytest.raises(openai.ConflictError, match="do not continue") as refused:
+        clients[1].responses.create(**second.asked, **second.sent(messages))
+    assert refused.value.code == "HistoryChanged"
+    assert provider.calls == 3
+
+
+async def test_too_long_is_survived(launch: Launch, provider: Readers) -> None:
+    """The call is made once more, without the oldest turns [compaction.overflow-errors]."""
+    process = launch(WRAPPED[4])
+    await process.say(asked(0), "request-0")
+    provider.overflow_at = 3
+    assert await process.say(asked(1), "request-1") == "In log 1 is needle-1."
+    assert (provider.overflows, provider.refused) == (1, [])
+    assert_logged(process, 2)
+
+
 # --- docs/integration ---------------------------------------------------------------------------
 
 LOCAL = "http://127.0.0.1:8080"
@@ -897,11 +1018,11 @@ def code(page: str) -> str:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a script's end closes what it has opened
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("page", ["openai-agents", "langchain", "pydantic-ai"])
+@pytest.mark.parametrize("page", ["openai-agents", "langchain", "pydantic-ai", "wrap", "litellm"])
 def test_the_code_of_the_document_runs_as_printed(
     page: str, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has its agent find the failure, in a file of which the model sees a part.
+    """Each agent finds the failure in a file of which its model sees a part; others just answer.
 
     LangChain's model is the test's own, since its package for OpenAI is not among ours.
 
@@ -921,7 +1042,8 @@ def test_the_code_of_the_document_runs_as_printed(
     with redirect_stdout(printed), blocking:
         exec(code(page).replace(LOCAL, served), {"init_chat_model": lambda name: model})
     gc.collect()
-    assert printed.getvalue().splitlines()[-1] == "4242 FAILED parser"
+    found = NOTHING_FOUND if page in ("wrap", "litellm") else "4242 FAILED parser"
+    assert printed.getvalue().splitlines()[-1] == found
     assert provider.refused == []
     provider.stop()
 
