@@ -104,7 +104,7 @@ function Banner({ conversation: { conversation_id: id }, epochs = [] }: { conver
   if (!failure && !hungry && breaks.length < BREAKS) return null;
   return (
     <div class="failed banner" role="alert">
-      {failure && <p><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; the next try is <When iso={failure.retry_at} /></>}.</p>}
+      {failure && <p><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; next try <When iso={failure.retry_at} /></>}</p>}
       {hungry && receipt && <p><strong>{hungry}</strong> A higher target keeps more; a pinned message stays word for word. <a href={toConversation(id, "compactions", { c: receipt.compaction_id })}>See what was dropped</a></p>}
       {last && breaks.length >= BREAKS && <p><strong>The cache breaks at nearly every build</strong>: {breaks.length} times in the last {last.start_seq - (breaks.at(-1)?.start_seq ?? 0) + 1} messages ({[...new Set(breaks.map((epoch) => reasonText(epoch.cache_break_reason ?? "")))].join(", ")}). <a href={toConversation(id, "compare", { b: firstBuild(last) })}>See what changed</a></p>}
     </div>
