@@ -152,7 +152,7 @@ _TOOLS = (
             "items": {"type": "string"},
             "minItems": 1,
             "maxItems": MAX_PINS,
-            "description": "Numbers of messages, such as #12 in an answer of recall, or their ids.",
+            "description": "Numbers of messages, such as #12, or their ids.",
         },
     ),
 )

@@ -70,7 +70,10 @@ async def test_own_tools_stand_beside_the_callers_from_the_start(
     cid = await harness.conversation({"budget": small}, tools=TOOLS)
     await harness.append(cid, user("go"))
     first = await harness.build(cid, ASKS[format])
-    assert set(tools_of(first)) == {"read_file", *AGENT_TOOL_NAMES} - {"tool_search"}
+    assert set(tools_of(first)) == {"read_file", *AGENT_TOOL_NAMES} - {
+        "tool_search",
+        "pin_messages",
+    }
     reasons = set()
     for number in range(40):
         call_id = f"c{number}"
