@@ -1,4 +1,4 @@
-"""Four providers on the loopback, each with its own protocol, and one agent behind them all.
+"""Providers on the loopback, each with its own protocol, and one agent behind them all.
 
 1. The agent calls the first tool it is offered; then the service's own search of stored output,
    where the payload has it, and the second tool beside it; then it says what the search found.
@@ -320,11 +320,53 @@ class _Gemini(Protocol):
         return {"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT"}}
 
 
-PROTOCOLS: tuple[Protocol, ...] = (_Chat(), _Responses(), _Anthropic(), _Gemini())
+class _Interactions(Protocol):
+    """Gemini Interactions; a signed thought precedes the calls of an answer."""
+
+    path = re.compile(r"/v1(?:beta)?/interactions")
+
+    def tools(self, body: Body) -> dict[str, Body]:
+        return {tool["name"]: tool["parameters"] for tool in body.get("tools", [])}
+
+    def judge(self, body: Body) -> list[str]:
+        return refusals("gemini_interactions", body)
+
+    def calling(self, calls: Sequence[Call], spent: Spent, body: Body) -> Body:
+        made = [
+            {"type": "function_call", "id": one.id, "name": one.name, "arguments": one.arguments}
+            for one in calls
+        ]
+        thought = {"type": "thought", "signature": _REASONING}
+        return self._interaction([thought, *made], "requires_action", spent)
+
+    def saying(self, text: str, spent: Spent) -> Body:
+        said = {"type": "model_output", "content": [{"type": "text", "text": text}]}
+        return self._interaction([said], "completed", spent)
+
+    def _interaction(self, steps: list[Body], status: str, spent: Spent) -> Body:
+        usage = {
+            "total_input_tokens": spent.sent,
+            "total_cached_tokens": spent.cached,
+            "total_output_tokens": _OUTPUT_TOKENS,
+            "total_tokens": spent.total,
+        }
+        return {"id": "v1_1", "status": status, "steps": steps, "usage": usage}
+
+    def too_long(self) -> Body:
+        message = (
+            "The input token count (1062034) exceeds the maximum number of tokens allowed"
+            " (1048576)."
+        )
+        return {"error": {"message": message, "code": "invalid_request"}}
+
+
+PROTOCOLS: tuple[Protocol, ...] = (
+    *(_Chat(), _Responses(), _Anthropic(), _Gemini(), _Interactions()),
+)
 
 
 class FakeProviders(FakeLLM):
-    """All four providers on one port; what is scripted comes before what the agent does."""
+    """All five on one port; what is scripted comes before what the agent does."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ _MEDIA: Final = ("data", "file_data", "url", "image_url", "file_url", "fileUri",
 
 
 def payload_tokens(payload: Mapping[str, Any]) -> int:
-    """Return the tokens of all that a model reads of a payload, in any of the four formats."""
+    """Return the tokens of all that a model reads of a payload, in any format."""
     return sum(map(text_tokens, payload_texts(payload)))
 
 

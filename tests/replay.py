@@ -34,7 +34,7 @@ import orjson
 from app.cli.demo import Answer, Client, Trace, Unreachable
 from app.conversations.view import SUMMARY_PREFIX
 from app.formats import PROVIDERS, parse_tool
-from app.formats.message import File, FormatName, Image, Text
+from app.formats.message import GOOGLE_FORMATS, File, FormatName, Image, Text
 from app.models.tokenizer import LocalTokenizer
 from app.models.tokens import (
     MESSAGE_OVERHEAD,
@@ -45,6 +45,7 @@ from app.models.tokens import (
 from app.payload.assembler import WINDOW_NOTE
 from tests.commands import Launch, Process, environment, free_port, launched
 from tests.judge import Facts, judge
+from tests.judge.epochs import ITEMS
 from tests.patience import PATIENCE_SECONDS
 from tests.payload_tokens import payload_tokens
 from tests.writers import difference
@@ -56,21 +57,15 @@ MODELS = {
     FormatName.OPENAI_RESPONSES: ("gpt-5.6", "gpt-5.5", "gpt-5.4"),
     FormatName.ANTHROPIC: ("claude-sonnet-4-5", "claude-haiku-4-5", "claude-opus-4-5"),
     FormatName.GEMINI: ("gemini-2.5-pro", "gemini-2.5-flash", "gemini-3.5-flash"),
+    FormatName.INTERACTIONS: ("gemini-3.7-flash", "gemini-3-pro-preview", "gemini-3.6-flash"),
 }
 """One for each window, so that each has its own lane; all are wider than the widest replayed."""
-FIRST_FACTORS = {FormatName.ANTHROPIC: 1.2, FormatName.GEMINI: 1.12}
+FIRST_FACTORS = {FormatName.ANTHROPIC: 1.2, **dict.fromkeys(GOOGLE_FORMATS, 1.12)}
 """What counts of these models are multiplied by before any report [decision 0002]."""
 TOLERANCE = 0.005
 MIN_COUNTED = 0.99
 """The least share of a payload's own texts that `tokens_used` may be."""
 PAGE = 1000
-ITEMS = {
-    FormatName.OPENAI_CHAT: "messages",
-    FormatName.OPENAI_RESPONSES: "input",
-    FormatName.ANTHROPIC: "messages",
-    FormatName.GEMINI: "contents",
-}
-"""Where a payload has its items."""
 TOLERATED = ("breakpoint-far", "last-is-assistant", "system-not-first", "tool-undefined")
 """Warnings about what was recorded, and about what the models of this replay accept."""
 _MARKS = ("cache_control", "prompt_cache_breakpoint")

@@ -36,6 +36,7 @@ LOOPS = {
     "litellm": "openai_chat",
     "openai-responses": "openai_responses",
     "gemini": "gemini",
+    "gemini-interactions": "gemini_interactions",
 }
 """The pages with a loop, and the format that its conversation has in the end."""
 
@@ -55,7 +56,7 @@ def code(page: str) -> str:
 
 @pytest.fixture
 def providers() -> Iterator[FakeProviders]:
-    """All four providers."""
+    """All providers."""
     server = FakeProviders()
     yield server
     server.stop()

@@ -7,7 +7,7 @@
    the message [tool-output.offload].
 3. Results of agent tools are never offloaded, nor are results whose texts cannot be
    replaced, such as the output of a Responses tool search [tool-output.own-tools-inline].
-4. For a Gemini response object the output is its JSON, and `{"output": preview}` replaces it.
+4. For an object of Gemini the output is its JSON, and `{"output": preview}` replaces it.
 """
 
 from __future__ import annotations
@@ -298,8 +298,7 @@ def has_content(raw_message: Mapping[str, Any], format: FormatName) -> bool:
 def is_object(raw_message: Any, format: FormatName) -> bool:
     """Whether the content is an object instead of a text."""
     provider = PROVIDERS[format]
-    content = result_in(raw_message, format).get(provider.result_key)
-    return provider.results_are_objects and bool(content) and provider.text_key(content) is None
+    return provider.is_object(result_in(raw_message, format).get(provider.result_key))
 
 
 def text_positions(raw_message: Any, format: FormatName) -> Iterator[tuple[dict[str, Any], str]]:

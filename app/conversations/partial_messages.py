@@ -47,8 +47,16 @@ _FREE_SHARE: Final = 0.75
 _OPAQUE_MEDIA: Final = ("image_generation_call", "inline_data", "input_audio", "input_image")
 MEDIA_WORDS: Final = (
     *(b'"image_url"', b'"input_image"', b'"image"', b'"images"', b'"image_generation_call"'),
-    *(b'"file"', b'"input_file"', b'"document"', b'"resource"', b'"input_audio"', b'"audio"'),
-    *(b'"inlineData"', b'"inline_data"', b'"fileData"', b'"file_data"'),
+    *(
+        b'"file"',
+        b'"input_file"',
+        b'"document"',
+        b'"resource"',
+        b'"input_audio"',
+        b'"audio"',
+        b'"video"',
+    ),
+    *(b'"inlineData"', b'"inline_data"', b'"fileData"', b'"file_data"', b'"video"'),
 )
 """One of these is in every stored message with media; in a text the quotes are escaped."""
 

@@ -14,6 +14,7 @@ from app.common.errors import Problem, ValidationError
 from app.formats.anthropic import Anthropic
 from app.formats.base import Provider
 from app.formats.gemini import Gemini
+from app.formats.interactions import Interactions
 from app.formats.message import FormatName
 from app.formats.openai_chat import OpenAIChat
 from app.formats.openai_responses import OpenAIResponses
@@ -34,7 +35,8 @@ __all__ = [
 LOG_PROVIDER: Final = OpenAIChat()
 """The provider of the format of the log."""
 PROVIDERS: Final[dict[FormatName, Provider]] = {
-    provider.name: provider for provider in (LOG_PROVIDER, OpenAIResponses(), Anthropic(), Gemini())
+    provider.name: provider
+    for provider in (LOG_PROVIDER, OpenAIResponses(), Anthropic(), Gemini(), Interactions())
 }
 _GROUPED = re.compile(r"(.*?)/(\d+)/output/(\d+)(.*)", re.DOTALL)
 

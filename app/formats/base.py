@@ -147,6 +147,8 @@ class Provider(ABC):
     """Whether a message may end with reasoning behind something else."""
     joins_answers: ClassVar[bool] = True
     """Whether messages of one answer are joined, because results have to follow their calls."""
+    image_types: ClassVar[tuple[str, ...]] = ()
+    """The media types of images that it takes."""
     called_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a rendered call that its result has to know."""
     linked_fields: ClassVar[tuple[str, ...]] = ()
@@ -260,6 +262,10 @@ class Provider(ABC):
         """Return the field that holds the only text of an object that is a result's content."""
         return None
 
+    def is_object(self, content: Any) -> bool:
+        """Whether the content of a result is an object that is no text."""
+        return self.results_are_objects and bool(content) and self.text_key(content) is None
+
     def result_content(self, text: str) -> Any:
         """Return the content of a result that is this text."""
         return text
@@ -337,8 +343,16 @@ class Provider(ABC):
     def _function_name(self, name: str) -> str:
         return tools_module.tool_name(name)
 
-    @abstractmethod
-    def _adapt_image(self, image: Image) -> Image | Text: ...
+    def _adapt_image(self, image: Image) -> Image | Text:
+        declared = self._image_type(image)
+        media_type = "image/jpeg" if declared == "image/jpg" else declared
+        is_sendable = image.data is not None or media.is_web_url(image.url)
+        if media_type not in self.image_types or not is_sendable:
+            return media.label_for(image)
+        return image if media_type == image.media_type else replace(image, media_type=media_type)
+
+    def _image_type(self, image: Image) -> str | None:
+        return media.media_type_of(image)
 
     @abstractmethod
     def _adapt_file(self, file: File) -> File | Image | Text: ...
@@ -530,7 +544,6 @@ class BlockProvider(Provider):
     sends_objects = True
     assistant: ClassVar[str] = "assistant"
     """The role of the model."""
-    image_types: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def is_result(self, block: Raw) -> bool:
@@ -565,17 +578,6 @@ class BlockProvider(Provider):
 
     @abstractmethod
     def _parse_part(self, block: Fields, role: Role) -> Part: ...
-
-    def _adapt_image(self, image: Image) -> Image | Text:
-        declared = self._image_type(image)
-        media_type = "image/jpeg" if declared == "image/jpg" else declared
-        is_sendable = image.data is not None or media.is_web_url(image.url)
-        if media_type not in self.image_types or not is_sendable:
-            return media.label_for(image)
-        return image if media_type == image.media_type else replace(image, media_type=media_type)
-
-    def _image_type(self, image: Image) -> str | None:
-        return media.media_type_of(image)
 
     def role_of(self, role: Role) -> str:
         """Return the role of a message in a payload."""

@@ -19,15 +19,24 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from app.common import json_text
 from app.common.errors import ValidationError
 from app.formats import json_fields, media
-from app.formats.base import AgentCall, BlockProvider, Original, System, SystemPrompt, without
+from app.formats.base import (
+    AgentCall,
+    BlockProvider,
+    Original,
+    Provider,
+    System,
+    SystemPrompt,
+    without,
+)
 from app.formats.json_fields import Fields, Raw, Wire, camel, object_in
 from app.formats.media import PDF
 from app.formats.message import (
+    GOOGLE_FORMATS,
     File,
     FormatName,
     Image,
@@ -51,17 +60,81 @@ _HOLDERS = (
 _TEXT_KEYS = ("output", "result", "error")
 _OWN_FILES = "https://generativelanguage.googleapis.com/"
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
-_FILE_TYPES = ("text/", "audio/", "video/")
 _RESPONSE_FIELDS = ("id", "name", "response", "parts", "scheduling", "willContinue")
 _HELD_NOT_COUNTED = ("id", "name", "args", "response", "parts")
 
 
-class Gemini(BlockProvider):
+class GoogleProvider(Provider):
+    """What Google's two formats share."""
+
+    family = GEMINI
+    called_fields = ("id", "name")
+    ends_with_reasoning = True
+    image_types: ClassVar[tuple[str, ...]] = (
+        "image/png",
+        "image/jpeg",
+        "image/webp",
+        "image/heic",
+        "image/heif",
+    )
+    file_types: ClassVar[tuple[str, ...]] = ("text/", "audio/", "video/")
+    """How the media types of documents begin that it takes beside PDF."""
+
+    def _function_name(self, name: str) -> str:
+        """Return the name of a function as Gemini accepts it [gemini.names]."""
+        valid = name if _NAME.fullmatch(name) else super()._function_name(name)
+        return valid if _NAME.fullmatch(valid) else f"_{valid}"
+
+    def media_at(
+        self, uri: str, media_type: str | None, name: str | None, *, is_image: bool
+    ) -> Image | File:
+        """Return media by their URI, which may be the id of an uploaded file."""
+        if not media.is_web_url(uri) or uri.startswith(_OWN_FILES):
+            return File(media_type, file_id=uri, name=name, format=self.name)
+        return Image(media_type, url=uri) if is_image else File(media_type, url=uri, name=name)
+
+    def linked(self, message: Message, call: Raw | None) -> Message:
+        """Return a result with the name of its call."""
+        return replace(message, name=call["name"]) if call is not None else message
+
+    @staticmethod
+    def uri_of(part: Image | File) -> str:
+        """Return the URI of media: an id of Google's, which is valid in both formats, or a URL."""
+        own_id = part.file_id if isinstance(part, File) else None
+        return (own_id if part.format in GOOGLE_FORMATS else None) or part.url or ""
+
+    def _image_type(self, image: Image) -> str | None:
+        """Return the type of an image, of one by URL as its suffix tells."""
+        declared = super()._image_type(image)
+        if image.data is not None or declared is not None:
+            return declared
+        suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
+        return f"image/{suffix}" if f"image/{suffix}" in self.image_types else "image/jpeg"
+
+    def _adapt_file(self, file: File) -> File | Image | Text:
+        media_type = media.media_type_of(file) or ""
+        if file.data is not None:
+            if media_type.startswith("image/"):
+                image = Image(media_type, file.data, block=file.block, format=file.format)
+                return self._adapt_image(image)
+            if not (media_type == PDF or media_type.startswith(self.file_types)):
+                return media.label_for(file)
+            return file if media_type == file.media_type else replace(file, media_type=media_type)
+        if (document := media.document_text(file)) is not None:
+            return document
+        if file.file_id is not None and file.format in GOOGLE_FORMATS:
+            return file
+        if not media.is_web_url(file.url) or (file.url or "").startswith(_OWN_FILES):
+            return media.label_for(file)
+        is_image = media_type.startswith("image/")
+        return self._adapt_image(Image(media_type, url=file.url)) if is_image else file
+
+
+class Gemini(GoogleProvider, BlockProvider):
     """Gemini."""
 
     name = FormatName.GEMINI
     assembler = "gemini"
-    family = GEMINI
     blocks_key = "parts"
     id_keys = ("id", "id")
     result_key = "response"
@@ -70,9 +143,6 @@ class Gemini(BlockProvider):
     derives_ids = True
     results_are_objects = True
     apart_types = (Image, File)
-    called_fields = ("id", "name")
-    ends_with_reasoning = True
-    image_types = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
     not_counted = (_SIGNATURE, "text", "thought", _CALL, _RESPONSE)
 
     def parse(self, raw: Raw, pointer: str) -> tuple[Message, ...]:
@@ -164,14 +234,13 @@ class Gemini(BlockProvider):
         held = part.object(key)
         name, media_type = held.optional_text("displayName"), held.optional_text("mimeType")
         is_image = (media_type or "").lower().startswith("image/")
+        found: Image | File
         if key == "inlineData":
             data = held.filled_text("data")
             media_type = held.filled_text("mimeType")
             found = Image(media_type, data) if is_image else File(media_type, data, name=name)
-        elif not media.is_web_url(uri := held.filled_text("fileUri")) or uri.startswith(_OWN_FILES):
-            found = File(media_type, file_id=uri, name=name, format=self.name)
         else:
-            found = Image(media_type, url=uri) if is_image else File(media_type, url=uri, name=name)
+            found = self.media_at(held.filled_text("fileUri"), media_type, name, is_image=is_image)
         known = ("displayName",) if isinstance(found, File) else ()
         blob = held.beside(self.name, "data", "mimeType", "fileUri", *known).get("block", {})
         own = part.beside(self.name, key).get("block", {}) | ({key: blob} if blob else {})
@@ -226,37 +295,6 @@ class Gemini(BlockProvider):
         """Return the id to send; a derived one stays as it is (rule 3)."""
         return call.id if self._has_no_id(call) else super()._sent_id(call, ids)
 
-    def _function_name(self, name: str) -> str:
-        """Return the name of a function as Gemini accepts it [gemini.names]."""
-        valid = name if _NAME.fullmatch(name) else super()._function_name(name)
-        return valid if _NAME.fullmatch(valid) else f"_{valid}"
-
-    def _image_type(self, image: Image) -> str | None:
-        """Return the type of an image, of one by URL as its suffix tells."""
-        declared = super()._image_type(image)
-        if image.data is not None or declared is not None:
-            return declared
-        suffix = (image.url or "").partition("?")[0].rpartition(".")[2].lower()
-        return f"image/{suffix}" if f"image/{suffix}" in self.image_types else "image/jpeg"
-
-    def _adapt_file(self, file: File) -> File | Image | Text:
-        media_type = media.media_type_of(file) or ""
-        if file.data is not None:
-            if media_type.startswith("image/"):
-                image = Image(media_type, file.data, block=file.block, format=file.format)
-                return self._adapt_image(image)
-            if not (media_type == PDF or media_type.startswith(_FILE_TYPES)):
-                return media.label_for(file)
-            return file if media_type == file.media_type else replace(file, media_type=media_type)
-        if (document := media.document_text(file)) is not None:
-            return document
-        if file.file_id is not None and file.format is self.name:
-            return file
-        if not media.is_web_url(file.url) or (file.url or "").startswith(_OWN_FILES):
-            return media.label_for(file)
-        is_image = media_type.startswith("image/")
-        return self._adapt_image(Image(media_type, url=file.url)) if is_image else file
-
     def sent_parts(self, message: Message, accepts: Sequence[str], *, replays: bool) -> list[Part]:
         """Leave out signatures as well as thoughts (rule 5)."""
         parts = super().sent_parts(message, accepts, replays=replays)
@@ -286,10 +324,6 @@ class Gemini(BlockProvider):
             parts[calls[0]] = _unsigned(parts[calls[0]]) | {_SIGNATURE: STAND_IN_SIGNATURE}
         return parts
 
-    def linked(self, message: Message, call: Raw | None) -> Message:
-        """Return a result with the name of its call."""
-        return replace(message, name=call["name"]) if call is not None else message
-
     def _wire_text(self, text: str) -> Wire:
         return {"text": text}
 
@@ -311,8 +345,7 @@ class Gemini(BlockProvider):
         if part.data is not None:
             key, held = "inlineData", {**typed, "data": part.data, **named}
         else:
-            own_id = part.file_id if isinstance(part, File) else None
-            uri = (own_id if part.format is self.name else None) or part.url or ""
+            uri = self.uri_of(part)
             key, held = "fileData", {"fileUri": uri, **typed, **named}
         return {key: {**held, **(own.pop(key, None) or {})}, **own}
 

@@ -34,10 +34,13 @@ class FormatName(StrEnum):
     OPENAI_RESPONSES = "openai_responses"
     ANTHROPIC = "anthropic"
     GEMINI = "gemini"
+    INTERACTIONS = "gemini_interactions"
 
 
 OPENAI_FORMATS: Final = (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
 """The two formats of OpenAI: one provider, so file ids are valid in both."""
+GOOGLE_FORMATS: Final = (FormatName.GEMINI, FormatName.INTERACTIONS)
+"""The two formats of Google, likewise."""
 
 
 LOG_FORMAT: Final = FormatName.OPENAI_CHAT

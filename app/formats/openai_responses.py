@@ -1,9 +1,7 @@
 """OpenAI Responses items.
 
-1. Consecutive items that the model made (reasoning, messages, calls, hosted calls, compaction) are
-   one neutral message, because their calls are one group. `group_items` joins such neighbours of a
-   batch to `{"role": "assistant", "output": [items]}`, which this format accepts as a message.
-   Every other item is one message.
+1. The model made reasoning, messages, calls, hosted calls and compaction. Every other item is one
+   message.
 2. The block of a part that the model made is its original item, which is replayed verbatim, but
    for null fields: those that the provider requires are sent, and no others. The block of a result
    or of a user message is the item without its content.
@@ -28,6 +26,7 @@ from app.common import json_text
 from app.common.texts import sendable_json
 from app.formats import json_fields, media
 from app.formats.base import AgentCall, Compaction, Original, System, SystemPrompt, without
+from app.formats.items import LOG_FIELDS, ItemProvider, is_item_group
 from app.formats.json_fields import Fields, Raw, Wire, without_nulls
 from app.formats.message import (
     File,
@@ -43,7 +42,7 @@ from app.formats.message import (
 )
 from app.formats.openai_chat import OpenAIProvider, system_messages
 from app.formats.reasoning import OPENAI, XAI, is_compaction
-from app.formats.tools import ToolDefinition, Tools, is_json, wire_fields, with_own_ids
+from app.formats.tools import ToolDefinition, Tools, is_json, wire_fields
 
 FUNCTION = "function_call"
 CALLS = {
@@ -83,12 +82,6 @@ _REFUSED_TYPES = {
     "item_reference": "is not stored: send the item, not a reference to it",
     "compaction_trigger": "belongs to a request, not to the log",
 }
-_LOG_FIELDS = (
-    *("timestamp", "seq", "turn", "token_count", "format", "created_at", "redacted_at"),
-    *("conversation_id", "agent_id", "output_ref", "content_truncated", "content_collected"),
-    *("visibility", "pinned", "restored_at", "restored_from", "given"),
-)
-"""Fields that the service adds to an item when the log is read: clients may send them back."""
 _ASKING = {"user": Role.USER, "system": Role.SYSTEM, "developer": Role.SYSTEM}
 _ID_REQUIRED = ("computer_call", "local_shell_call")
 _ID_PREFIXES = {"message": "msg", FUNCTION: "fc", "custom_tool_call": "ctc"}
@@ -101,7 +94,7 @@ _TEXT_FIELDS = {"output_text": ("type", "text"), "refusal": ("type", "refusal")}
 _FILE_FIELDS = ("file_data", "file_url", "file_id", "filename")
 
 
-class OpenAIResponses(OpenAIProvider):
+class OpenAIResponses(ItemProvider, OpenAIProvider):
     """OpenAI Responses, which xAI has as well."""
 
     name = FormatName.OPENAI_RESPONSES
@@ -110,7 +103,6 @@ class OpenAIResponses(OpenAIProvider):
         *("reasoning", "compaction"),
     )
     assembler = "responses"
-    blocks_key = "output"
     id_keys = ("call_id", "call_id")
     result_key = "output"
     items_key = "input"
@@ -130,64 +122,41 @@ class OpenAIResponses(OpenAIProvider):
         """Read one item, or several that `group_items` joined."""
         item = Fields(raw, pointer)
         if is_item_group(item.raw):
-            items = list(item.objects("output"))
-            for each in items:
-                if is_item_group(each.raw) or is_output(each.raw):
-                    raise each.error("type", "only items that the model made are allowed here")
-            return (Message(Role.ASSISTANT, with_own_ids(map(self._parse_item, items))),)
+            return (self._parse_group(item),)
         kind = item_type(item.raw)
         if kind == "message" and (role := _ASKING.get(str(item.get("role")))) is not None:
-            beside = item.beside(self.name, "id", "role", "content", *_LOG_FIELDS)
+            beside = item.beside(self.name, "id", "role", "content", *LOG_FIELDS)
             return (Message(role, self._parse_content(item, "content", Role.USER), **beside),)
         if kind == "mcp_approval_response":
             return (Message(Role.USER, (self._opaque(item),)),)
-        if is_output(item.raw):
+        if self.is_output(item.raw):
             return (self._parse_result(item),)
         return (Message(Role.ASSISTANT, (self._parse_item(item),)),)
-
-    def results(self, raw: Raw) -> list[tuple[str, Any]]:
-        """List the item itself where it is a tool's result."""
-        return [("", raw)] if is_output(raw) else []
-
-    def calls(self, raw: Raw) -> list[Wire]:
-        """List the calls of the client among the items of a message."""
-        items: list[Any] = raw["output"] if is_item_group(raw) else [raw]
-        return [item for item in items if is_call(item)]
 
     def call_id_fields(self, raw: Wire) -> list[tuple[Wire, str]]:
         """List calls and results; that of a local shell may have its call's id as its own."""
         return [(raw, "id")] if _has_call_id_as_id(raw) else super().call_id_fields(raw)
 
-    def group_items(self, raws: Sequence[Any]) -> list[tuple[int, Any]]:
-        """Join items of the model that follow each other (rule 1)."""
-        groups: list[tuple[int, Any]] = []
-        run: list[Any] = []
-        for index, raw in enumerate(raws):
-            run = [*run, raw] if _is_model_made(raw) else []
-            if len(run) > 1:
-                groups[-1] = (index + 1 - len(run), {"role": "assistant", "output": run})
-            else:
-                groups.append((index, raw))
-        return groups
-
-    def own_fields(self, raw: Raw) -> Raw:
-        """Return the item, of several the fields of the first one too."""
-        return {**raw["output"][0], **raw} if is_item_group(raw) and raw["output"] else raw
-
     def enveloped(self, raw: Wire) -> Wire:
-        """Wrap an item of the model: payloads leave out the fields of an envelope."""
-        if _has_call_id_as_id(raw):
-            return raw | {"call_id": raw["id"]}
-        (parsed,) = self.parse(raw, "")
-        if parsed.role is not Role.ASSISTANT:
-            return raw
-        if not is_item_group(raw):
-            raw = {"role": "assistant", "output": [raw]}
-        first, *others = raw["output"] or [{}]
-        if "timestamp" not in first:
-            return raw
-        bare = {key: value for key, value in first.items() if key != "timestamp"}
-        return {"timestamp": first["timestamp"]} | raw | {"output": [bare, *others]}
+        """Wrap an item of the model, unless it is the result of a local shell."""
+        return raw | {"call_id": raw["id"]} if _has_call_id_as_id(raw) else super().enveloped(raw)
+
+    def is_output(self, raw: Raw) -> bool:
+        """Whether an item is the result of a call that the client ran."""
+        return item_type(raw) in OUTPUTS.values() and not _is_hosted(raw)
+
+    def is_call(self, raw: Raw) -> bool:
+        """Whether an item is a call that the client runs."""
+        return item_type(raw) in CALLS and not _is_hosted(raw)
+
+    def is_made_by_model(self, raw: Raw) -> bool:
+        """Whether the model made an item."""
+        if self.is_output(raw):
+            return False
+        if (kind := item_type(raw)) == "message":
+            return raw.get("role") == "assistant"
+        others = ("", *_REFUSED_TYPES, *CONFIGURATIONS, "mcp_approval_response")
+        return kind not in others
 
     def _parse_item(self, item: Fields) -> Part:
         """Read an item that the model made."""
@@ -206,7 +175,7 @@ class OpenAIResponses(OpenAIProvider):
             found = [[part.text("text") for part in item.objects(key)] for key in keys]
             texts = next(filter(None, found), [])
             return Reasoning("\n".join(texts), _original(item), self.name)
-        return self._parse_call(item) if is_call(item.raw) else self._opaque(item)
+        return self._parse_call(item) if self.is_call(item.raw) else self._opaque(item)
 
     def _opaque(self, block: Fields, *excluded: str) -> Opaque:
         """Keep an item as it is, but for cache breakpoints, which each payload places itself."""
@@ -257,7 +226,7 @@ class OpenAIResponses(OpenAIProvider):
             case _:
                 name = result.optional_text("name")
                 parts = self._parse_content(result, "output", Role.TOOL)
-        fields = result.beside(self.name, "id", "call_id", "output", "tools", *_LOG_FIELDS)
+        fields = result.beside(self.name, "id", "call_id", "output", "tools", *LOG_FIELDS)
         block = fields.get("block", {})
         if not block and kind == OUTPUTS[FUNCTION]:
             return Message(Role.TOOL, parts, call_id, name)
@@ -368,12 +337,6 @@ class OpenAIResponses(OpenAIProvider):
             item = {"type": "message", "role": role, "content": content}
             items.append(item | self.beside(message) if message.role is Role.USER else item)
         return items
-
-    def wire(self, message: Message) -> Wire:
-        """Return a whole message, of the assistant one with all items."""
-        items = self.render(message)
-        is_said = message.role is Role.ASSISTANT
-        return {"role": "assistant", "output": items} if is_said else items[0]
 
     def is_reshaped(self, call: Raw | None) -> bool:
         """Whether a call is none of a function: outputs of other types have no place for texts."""
@@ -515,36 +478,10 @@ def item_type(raw: Raw) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def is_item_group(raw: Raw) -> bool:
-    """Return whether a message is several items of the model, in its `output`."""
-    is_bare = raw.get("type") is None and raw.get("role") == "assistant"
-    return is_bare and isinstance(raw.get("output"), list)
-
-
-def is_output(raw: Raw) -> bool:
-    """Return whether an item is the result of a call that the client ran."""
-    return item_type(raw) in OUTPUTS.values() and not _is_hosted(raw)
-
-
-def is_call(raw: Raw) -> bool:
-    """Return whether an item is a call that the client runs."""
-    return item_type(raw) in CALLS and not _is_hosted(raw)
-
-
 def _is_hosted(raw: Raw) -> bool:
     """Return whether a tool search ran at the provider, which holds its result."""
     is_search = item_type(raw) in _TOOL_SEARCH_TYPES
     return is_search and (raw.get("execution") == "server" or raw.get("call_id") is None)
-
-
-def _is_model_made(raw: Any) -> bool:
-    """Return whether the model made an item."""
-    if not isinstance(raw, Mapping) or is_item_group(raw) or is_output(raw):
-        return False
-    if (kind := item_type(raw)) == "message":
-        return raw.get("role") == "assistant"
-    others = ("", *_REFUSED_TYPES, *CONFIGURATIONS, "mcp_approval_response")
-    return kind not in others
 
 
 def is_configuration(message: Message) -> bool:
@@ -572,7 +509,7 @@ def _original(item: Fields, *excluded: str) -> Wire:
     """Return an item as it is sent back: as the model made it, whichever way an SDK wrote nulls."""
     kind = item_type(item.raw)
     role = () if kind in ("message", "additional_tools") else ("role",)
-    sent = without_nulls(item.json(*_LOG_FIELDS, *role, *excluded), _REQUIRED_NULLS.get(kind, ()))
+    sent = without_nulls(item.json(*LOG_FIELDS, *role, *excluded), _REQUIRED_NULLS.get(kind, ()))
     if kind == "message" and isinstance(content := sent.get("content"), list):
         sent["content"] = [without_nulls(part) for part in content if isinstance(part, Mapping)]
     if kind == "web_search_call" and isinstance(action := sent.get("action"), Mapping):

@@ -3,7 +3,8 @@
 Hosted tools are definitions that only their provider understands, such as its web search.
 
 1. The `type` of a definition tells its format. Gemini has no types: there a key of the definition
-   tells it. Anthropic's types end with a date, so that later versions are recognised as well.
+   tells it. Anthropic's types end with a date, so that later versions are recognised as well. Of
+   the types that OpenAI and Gemini Interactions share, a field of the latter tells it.
 2. A definition is kept as the caller gave it. Only payloads of its own format have it, without
    `category` and `cache_control`: the service places the cache breakpoints.
 3. A tool that a model calls by a name has this name, as function tools do. Any other has its format
@@ -47,7 +48,8 @@ HOSTED_TYPE_PATTERN: Final = (
     "^([a-z][a-z0-9_]*_20[0-9]{6}|mcp_toolset|tool_search_tool_(bm25|regex)"
     "|web_search(_preview)?(_20[0-9]{2}_[0-9]{2}_[0-9]{2})?|file_search|code_interpreter"
     "|image_generation|mcp|computer|computer_use|computer_use_preview|local_shell|shell"
-    "|apply_patch|programmatic_tool_calling|tool_search|namespace)$"
+    "|apply_patch|programmatic_tool_calling|tool_search|namespace|google_search|google_maps"
+    "|code_execution|url_context|mcp_server|retrieval)$"
 )
 """The types of hosted tools."""
 GEMINI_KEYS: Final = (
@@ -57,6 +59,11 @@ GEMINI_KEYS: Final = (
 )
 """The keys of Gemini's hosted tools, which it also takes in camel case."""
 _HOSTED_TYPE = re.compile(HOSTED_TYPE_PATTERN)
+_INTERACTIONS_TYPES: Final = (
+    *("google_search", "google_maps", "code_execution", "url_context", "mcp_server", "retrieval"),
+    "computer_use",
+)
+_INTERACTIONS_FIELDS: Final = {"file_search": "file_search_store_names", "tool_search": "name"}
 _ANTHROPIC_TYPE = re.compile(r".*_20\d{6}|mcp_toolset|tool_search_tool_(bm25|regex)")
 _SNAKE_KEYS: Final = {
     spelling: key for key in GEMINI_KEYS for spelling in (key, json_fields.camel(key))
@@ -209,6 +216,8 @@ def _hosted_format(raw: Raw) -> FormatName | None:
         return None if is_function or _SNAKE_KEYS.keys().isdisjoint(raw) else FormatName.GEMINI
     if not isinstance(kind, str) or not _HOSTED_TYPE.fullmatch(kind):
         return None
+    if kind in _INTERACTIONS_TYPES or _INTERACTIONS_FIELDS.get(kind) in raw:
+        return FormatName.INTERACTIONS
     is_anthropic = _ANTHROPIC_TYPE.fullmatch(kind) is not None
     return FormatName.ANTHROPIC if is_anthropic else FormatName.OPENAI_RESPONSES
 

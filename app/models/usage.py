@@ -127,13 +127,16 @@ class CallUsage:
     has_steps: bool = False
 
 
-_INPUT = "prompt_tokens prompt_token_count promptTokenCount input_tokens"
-_BESIDE = "tool_use_prompt_token_count toolUsePromptTokenCount"
-_OUTPUT = "completion_tokens candidates_token_count candidatesTokenCount output_tokens"
-_THOUGHTS = "thoughts_token_count thoughtsTokenCount"
+_INPUT = "prompt_tokens prompt_token_count promptTokenCount total_input_tokens input_tokens"
+_BESIDE = "tool_use_prompt_token_count toolUsePromptTokenCount total_tool_use_tokens"
+_OUTPUT = (
+    "completion_tokens candidates_token_count candidatesTokenCount total_output_tokens"
+    " output_tokens"
+)
+_THOUGHTS = "thoughts_token_count thoughtsTokenCount total_thought_tokens"
 _READ = (
-    "cached_content_token_count cachedContentTokenCount cache_read_input_tokens"
-    " prompt_cache_hit_tokens prompt_tokens_details/cached_tokens"
+    "cached_content_token_count cachedContentTokenCount total_cached_tokens"
+    " cache_read_input_tokens prompt_cache_hit_tokens prompt_tokens_details/cached_tokens"
     " input_tokens_details/cached_tokens"
 )
 _WRITTEN = (
@@ -166,6 +169,8 @@ def read_usage(raw: Mapping[str, Any], format: FormatName) -> CallUsage:
     counts = requests.values() if isinstance(requests, Mapping) else ()
     has_steps = len(steps) > 1 or any(isinstance(count, int) and count > 0 for count in counts)
     has_steps = has_steps or _tokens(raw, _BESIDE, "/usage") > 0
+    sent = raw.get("total_input_tokens")  # of all turns of an interaction
+    has_steps = has_steps or raw.get("initial_input_tokens", sent) != sent
     for index, step in enumerate(steps):
         pointer = f"/usage/iterations/{index}"
         if not isinstance(step, Mapping):

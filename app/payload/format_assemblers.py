@@ -358,11 +358,25 @@ class ResponsesAssembler(ChatAssembler):
         super()._close_calls()
 
 
+class InteractionsAssembler(ResponsesAssembler):
+    """Payload steps for Gemini Interactions, which end with the user or with a result."""
+
+    def _with_tail(self, tail: DynamicTexts) -> tuple[list[bytes], int, int, int]:
+        wire_items, tokens, tail_items, tail_tokens = super()._with_tail(tail)
+        if self._last_is_model:
+            note = Message(Role.USER, (Text(CONTINUE_NOTE),))
+            item = json_text.dump_payload(self.provider.wire(note))
+            wire_items.insert(self.stable_items, item)
+            tokens += count_visible(note, self.count, self.format)
+        return wire_items, tokens, tail_items, tail_tokens
+
+
 _ASSEMBLERS: Mapping[str, type[Assembler]] = {
     "chat": ChatAssembler,
     "responses": ResponsesAssembler,
     "anthropic": AnthropicAssembler,
     "gemini": GeminiAssembler,
+    "interactions": InteractionsAssembler,
 }
 
 

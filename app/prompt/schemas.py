@@ -82,7 +82,8 @@ ToolCallObject = TypeAliasType(
         Field(
             description="A call as the provider returned it. `openai_chat`: an element of"
             " `tool_calls`; `openai_responses`: a `function_call` or `tool_search_call` item;"
-            " `anthropic`: a `tool_use` block; `gemini`: a part with a `functionCall`.",
+            " `anthropic`: a `tool_use` block; `gemini`: a part with a `functionCall`;"
+            " `gemini_interactions`: a `function_call` step.",
             examples=[_CALL],
         ),
     ],

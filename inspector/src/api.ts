@@ -21,7 +21,13 @@ export type Problem = Schemas["ProblemAnswer"];
 export type Strategy = Schemas["Strategy"];
 export type CompactResult = Schemas["CompactResult"];
 
-export const FORMATS: Format[] = ["openai_chat", "openai_responses", "anthropic", "gemini"];
+export const FORMATS: Format[] = [
+  "openai_chat",
+  "openai_responses",
+  "anthropic",
+  "gemini",
+  "gemini_interactions",
+];
 
 /** The address of the service, with the prefix of a proxy and without a slash at the end. */
 export const BASE = new URL(".", location.href.split("#")[0]).href.replace(/\/$/, "");

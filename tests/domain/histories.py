@@ -21,6 +21,7 @@ from tests.domain.compaction import strategies_messages as given_
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
+INTERACTIONS = FormatName.INTERACTIONS
 QUICK = settings(max_examples=30, deadline=None)
 """For properties of whole logs, whose examples take milliseconds each."""
 
@@ -317,6 +318,63 @@ def _gemini_results(draw: st.DrawFn, ids: list[str]) -> dict[str, Any]:
     return {"role": "user", "parts": parts}
 
 
+def _step_content(draw: st.DrawFn) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for _ in range(draw(st.integers(1, 2))):
+        if draw(st.integers(0, 3)) == 0:
+            parts.append({"type": "image", "data": IMAGE_DATA, "mime_type": "image/png"})
+        else:
+            parts.append({"type": "text", "text": draw(texts())})
+    return parts
+
+
+def _interactions_user(draw: st.DrawFn) -> dict[str, Any]:
+    return {"type": "user_input", "content": _step_content(draw)}
+
+
+def _interactions_model(draw: st.DrawFn, ids: list[str]) -> dict[str, Any]:
+    thought = {"type": "thought", "signature": "c2ln"}
+    steps: list[dict[str, Any]] = []
+    for kind in draw(st.lists(st.sampled_from("ttumser"), max_size=4)):
+        match kind:
+            case "t":
+                summary = [{"type": "text", "text": "step by step"}]
+                steps.append(thought | draw(st.sampled_from(({}, {"summary": summary}))))
+            case "u":
+                steps.append({"type": "thought", "signature": ""})
+            case "m" | "e":
+                content = [{"type": "text", "text": draw(texts())}] if kind == "m" else []
+                steps.append({"type": "model_output", "content": content})
+            case _:
+                signed = {"signature": "c2ln"} if kind == "s" else {}
+                tool = "google_search" if kind == "s" else "mcp_server_tool"
+                call: dict[str, Any] = (
+                    {"name": "find", "server_name": "wiki"} if kind == "r" else {}
+                )
+                found: Any = [] if kind == "s" else "found"
+                steps += [
+                    {"type": f"{tool}_call", "id": "s1", "arguments": {}, **call, **signed},
+                    {"type": f"{tool}_result", "call_id": "s1", "result": found, **signed},
+                ]
+    steps += [
+        {"type": "function_call", "id": id, "name": "read_file", "arguments": {"p": draw(texts())}}
+        for id in ids
+    ]
+    return {"role": "assistant", "output": steps}
+
+
+def _interactions_result(draw: st.DrawFn, call_id: str) -> dict[str, Any]:
+    kind = draw(st.sampled_from(("text", "parts", "object")))
+    result: Any = draw(texts())
+    if kind == "parts":
+        result = _step_content(draw)
+    elif kind == "object":
+        result = {"rows": [1, result], "more": None}
+    some: tuple[dict[str, Any], ...] = ({}, {"is_error": True}, {"name": "read_file"})
+    more = draw(st.sampled_from(some))
+    return {"type": "function_result", "call_id": call_id, "result": result, **more}
+
+
 def named(number: int) -> str:
     """Return the id by which a Gemini call without one is known."""
     return "read_file" if number == 1 else f"read_file#{number}"
@@ -353,6 +411,7 @@ _USERS = {
     RESPONSES: _responses_user,
     ANTHROPIC: _anthropic_user,
     GEMINI: _gemini_user,
+    INTERACTIONS: _interactions_user,
 }
 
 
@@ -367,6 +426,8 @@ def _speak(draw: st.DrawFn, log: RawLog, format: FormatName, ids: list[str]) -> 
                 raw = raw["output"][0]  # beside another one it would be taken for its neighbour
         case FormatName.ANTHROPIC:
             raw = _anthropic_assistant(draw, ids)
+        case FormatName.INTERACTIONS:
+            raw = _interactions_model(draw, ids)
         case _:
             nameless = draw(st.integers(0, 2)) if ids else 0
             raw = _gemini_model(draw, ids, nameless)
@@ -388,6 +449,8 @@ def _answer(draw: st.DrawFn, log: RawLog, format: FormatName, answered: list[str
         case FormatName.GEMINI:
             raw = _gemini_results(draw, answered)
             log.messages.append((GEMINI, raw))
+        case FormatName.INTERACTIONS:
+            log.messages += [(format, _interactions_result(draw, id)) for id in answered]
     log.open_calls = left
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.judge import anthropic, epochs, gemini, openai_chat, openai_responses
+from tests.judge import anthropic, epochs, gemini, interactions, openai_chat, openai_responses
 from tests.judge.findings import Facts, Finding, errors
 from tests.judge.sdk_types import check_model, check_type
 
@@ -23,6 +23,7 @@ _JUDGES = {
     "openai_responses": openai_responses.judge,
     "anthropic": anthropic.judge,
     "gemini": gemini.judge,
+    "gemini_interactions": interactions.judge,
 }
 NO_FACTS = Facts()
 

@@ -33,6 +33,7 @@ ITEMS: Final = {
     "openai_responses": "input",
     "anthropic": "messages",
     "gemini": "contents",
+    "gemini_interactions": "input",
 }
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 STAND_INS: Final = frozenset(
@@ -71,7 +72,7 @@ def judge(format: str, payload: Payload, facts: Facts) -> list[Finding]:
             _judge_binding(payload, old, facts, findings)
         elif format == "openai_responses":
             _judge_after_compaction(items, stable, findings)
-        elif format == "gemini":
+        elif format in ("gemini", "gemini_interactions"):
             _judge_signatures(items, before, findings)
     if old.get("instructions") and not payload.get("instructions"):
         findings.error("instructions-missing", "$.instructions", "they are not sent again")
@@ -106,8 +107,8 @@ def _fixed(format: str, payload: Payload) -> tuple[Any, Any]:
     if format == "gemini":
         config = snake_keys(payload.get("config"))
         return config.get("tools"), config.get("system_instruction")
-    system = "system" if format == "anthropic" else "instructions"
-    return payload.get("tools"), payload.get(system)
+    names = {"anthropic": "system", "gemini_interactions": "system_instruction"}
+    return payload.get("tools"), payload.get(names.get(format, "instructions"))
 
 
 def _first_difference(items: Sequence[Item], before: Sequence[Item]) -> int | None:
@@ -151,7 +152,7 @@ def _extends(new: Item, old: Item) -> bool:
 
 def _groups(format: str, items: Sequence[Item]) -> list[frozenset[str]]:
     """Return the groups of calls that a model made at once."""
-    if format == "openai_responses":
+    if format in ("openai_responses", "gemini_interactions"):
         return _item_groups(items)
     if format == "openai_chat":
         calls = [objects(item.get("tool_calls")) for item in items]
@@ -166,9 +167,10 @@ def _groups(format: str, items: Sequence[Item]) -> list[frozenset[str]]:
 def _item_groups(items: Sequence[Item]) -> list[frozenset[str]]:
     groups: list[set[str]] = [set()]
     for item in items:
-        if kind_of(item) in OUTPUTS and item.get("call_id") is not None:
-            groups[-1].add(wire([item["call_id"], item.get("name"), item.get("arguments")]))
-        elif kind_of(item) in OUTPUTS.values():
+        call_id = item.get("call_id", item.get("id"))
+        if kind_of(item) in OUTPUTS and call_id is not None:
+            groups[-1].add(wire([call_id, item.get("name"), item.get("arguments")]))
+        elif kind_of(item) in (*OUTPUTS.values(), "function_result"):
             groups.append(set())
     return [frozenset(group) for group in groups if group]
 
@@ -223,10 +225,11 @@ def _judge_signatures(items: Sequence[Item], before: Sequence[Item], findings: F
     """Rule 4: another model does not get the signatures of the one before."""
     signed = [
         {part.get("thought_signature") for item in some for part in parts_of(item)}
+        | {item.get("signature") for item in some}
         for some in (items, before)
     ]
     for signature in (signed[0] & signed[1]) - {None, *STAND_INS}:
-        findings.warn("foreign-signature", "$.contents", f"another model made {signature!r}")
+        findings.warn("foreign-signature", "$", f"another model made {signature!r}")
 
 
 def _directives(items: Sequence[Item]) -> Iterator[Any]:

@@ -33,7 +33,7 @@ _DATA = frozenset(
         "tool_response",
     )
 )
-_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,127}", re.ASCII)
+NAME = re.compile(r"[A-Za-z_][\w.:-]{0,127}", re.ASCII)
 _SIGNING = re.compile(r"(models/)?gemini-([3-9]|\d\d)")
 _CAPITAL = re.compile(r"[A-Z]")
 
@@ -85,7 +85,7 @@ def _judge_config(config: dict[str, Any], findings: Findings) -> None:
                 declared = snake_keys(tool).get("function_declarations")
                 names += [item.get("name") for item in objects(declared)]
             for name in names:
-                if not _NAME.fullmatch(str(name)):
+                if not NAME.fullmatch(str(name)):
                     findings.error("tool-name", place, repr(name))
             for name in repeated(names):
                 findings.error("tool-defined-twice", place, repr(name))
@@ -117,7 +117,7 @@ def _judge_calls(contents: list[dict[str, Any]], findings: Findings) -> None:
         after = contents[index + 1] if index + 1 < len(contents) else {}
         calls, answers = data_of(content, "function_call"), data_of(content, "function_response")
         for call in calls:
-            if not _NAME.fullmatch(str(call.get("name"))):
+            if not NAME.fullmatch(str(call.get("name"))):
                 findings.error("tool-name", place, repr(call.get("name")))
         if calls:
             if content.get("role") != "model":

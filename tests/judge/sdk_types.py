@@ -7,7 +7,8 @@ JSON needs a dictionary. So their hints are compiled here to a closed core schem
 1. An `Iterable` or a `Sequence` is a JSON array, and all its items are checked.
 2. An unknown key is an error.
 3. There is no coercion: "1" is no number, and `True` is no integer.
-4. Members of a union that no JSON value can have (files, paths, response models) do not count.
+4. A TypedDict without keys is any object.
+5. Members of a union that no JSON value can have (files, paths, response models) do not count.
 
 The types of google-genai are pydantic models that forbid unknown keys. They read JSON strictly.
 """
@@ -166,7 +167,7 @@ def _unwrapped(hint: Any) -> tuple[Any, set[Any]]:
 
 
 def _simple(hint: Any) -> CoreSchema | None:
-    if hint is str:
+    if isinstance(hint, type) and issubclass(hint, str):
         return core_schema.str_schema(strict=True)
     if hint is bool:
         return core_schema.bool_schema(strict=True)
@@ -201,7 +202,8 @@ def _is_array(hint: Any) -> bool:
 
 def _is_open(kind: Any) -> bool:
     config = getattr(kind, "__pydantic_config__", None) or {}
-    return bool(config.get("extra") == "allow")
+    is_any = typing_extensions.is_typeddict(kind) and not kind.__annotations__
+    return is_any or bool(config.get("extra") == "allow")
 
 
 # --- the errors of a union ------------------------------------------------------------------

@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.judge import refusals
+from tests.judge.epochs import ITEMS
 from tests.payload_tokens import payload_tokens
 from tests.torture.admin import Admin
 from tests.torture.faults import Outages, Progress
 from tests.torture.log import (
-    ITEMS,
     Conversation,
     Entry,
     Held,
@@ -35,6 +35,7 @@ MODELS = {
     "openai_responses": "gpt-5.4",
     "anthropic": "claude-sonnet-4-5",
     "gemini": "gemini-2.5-flash",
+    "gemini_interactions": "gemini-2.5-pro",
 }
 OUTPUT_TOKENS = 500
 KEPT_LAST = 12
@@ -389,7 +390,7 @@ class Life:
         self.equal(built["through_seq"], conversation.head, f"{where}: through_seq")
         shown = read_payload(conversation, format, payload, MARK)
         self.check(not shown.wrong, f"{where}: {shown.wrong[:3]}")
-        system = system_texts(payload) if format in ("anthropic", "gemini") else str(payload)
+        system = str(payload) if format.startswith("openai") else system_texts(payload)
         for section in conversation.sections:
             self.check(section in system, f"{where}: a section is missing")
         self._judge_prefix(conversation, format, built, payload)

@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.judge.epochs import ITEMS
+
 Message = dict[str, Any]
 
 LONGEST_INLINE = 65_536
@@ -241,12 +243,6 @@ class Conversation:
                 yield seq, self.entry(seq)
 
 
-ITEMS = {
-    "openai_chat": "messages",
-    "openai_responses": "input",
-    "anthropic": "messages",
-    "gemini": "contents",
-}
 _NOT_TEXTS = {
     "type",
     "role",
@@ -257,9 +253,11 @@ _NOT_TEXTS = {
     "tool_use_id",
     "cache_control",
     "thoughtSignature",
+    "signature",
     "status",
 }
 _ARGUMENTS = {"arguments", "input", "args"}
+_SYSTEM = ("system", "config", "system_instruction")
 _CHANGING = (
     r"\[Context: \d+% used[^\]]*\]"
     r"|\[Status\]\nOther conversations of this agent:(\n- .*)+(\n\n\[Context: [^\]]*\])?"
@@ -380,7 +378,7 @@ def without_notes(value: Any) -> Any:
 
 def system_texts(payload: Message) -> str:
     """Return all that stands outside of the items and the tools, as one text."""
-    rest = {key: value for key, value in payload.items() if key in ("system", "config")}
+    rest = {key: value for key, value in payload.items() if key in _SYSTEM}
     return "\n".join(value for _, value in _leaves(rest, ""))
 
 

@@ -96,11 +96,11 @@ class MessagesAppend(RequestSchema):
     )
 
     messages: list[MessageObject]
-    """1 to 1000 messages in `format`: chat messages, Responses items, Anthropic messages or
-    Gemini contents. Consecutive Responses items of the model become one message, `{"role":
-    "assistant", "output": [items]}`. A message with several tool results becomes several
-    messages. A Gemini call or response without an id has its name as id, the nth of a name in
-    its content `name#n`."""
+    """1 to 1000 messages in `format`: chat messages, Responses items, Anthropic messages, Gemini
+    contents or steps of Gemini Interactions. Consecutive items or steps of the model become one
+    message, `{"role": "assistant", "output": [items]}`. A message with several tool results
+    becomes several messages. A Gemini call or response without an id has its name as id, the nth
+    of a name in its content `name#n`."""
     format: Format = FormatName.OPENAI_CHAT
     expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
     """409 unless this is the newest seq of the log."""

@@ -14,6 +14,7 @@ import pytest
 from app.formats.message import FormatName
 from tests.api.talk import append, new_conversation, result, user
 from tests.domain.compaction.strategies_messages import png
+from tests.judge.epochs import ITEMS
 from tests.payload_tokens import payload_tokens
 
 SPACES = '{"a":' + "\n \t" * 20_000 + "1}"
@@ -23,12 +24,7 @@ MODELS = {
     FormatName.OPENAI_RESPONSES: "gpt-5.6",
     FormatName.ANTHROPIC: "claude-sonnet-4-5",
     FormatName.GEMINI: "gemini-2.5-pro",
-}
-ITEMS = {
-    FormatName.OPENAI_CHAT: "messages",
-    FormatName.OPENAI_RESPONSES: "input",
-    FormatName.ANTHROPIC: "messages",
-    FormatName.GEMINI: "contents",
+    FormatName.INTERACTIONS: "gemini-2.5-flash",
 }
 
 

@@ -15,8 +15,10 @@ import pytest
 
 from tests.api.talk import append, calling, new_conversation, result, user
 from tests.judge import Facts, errors, judge
+from tests.judge.epochs import ITEMS
 
 CHAT, RESPONSES, ANTHROPIC, GEMINI = "openai_chat", "openai_responses", "anthropic", "gemini"
+INTERACTIONS = "gemini_interactions"
 STEPS = 60
 TOOL = {
     "name": "shell",
@@ -82,6 +84,16 @@ def gemini_step(step: int) -> list[dict[str, Any]]:
     ]
 
 
+def interactions_step(step: int) -> list[dict[str, Any]]:
+    """Return a step of Gemini Interactions."""
+    call = {"type": "function_call", "id": f"c{step}", "name": "shell"}
+    return [
+        {"type": "thought", "signature": mark_of(step)},
+        call | {"arguments": {"command": "ls"}},
+        {"type": "function_result", "call_id": f"c{step}", "result": output(step)},
+    ]
+
+
 def chat_step(step: int, **fields: Any) -> list[dict[str, Any]]:
     """Return a step in the Chat format, with these fields of the message."""
     return [calling(f"c{step}") | fields, result(f"c{step}", output(step))]
@@ -122,6 +134,7 @@ FAMILIES = {
     "bound claude": (ANTHROPIC, BOUND, anthropic_step),
     "openai": (RESPONSES, "gpt-5", responses_step),
     "gemini": (GEMINI, "gemini-3-pro-preview", gemini_step),
+    "interactions": (INTERACTIONS, "gemini-3-pro-preview", interactions_step),
     "deepseek": (CHAT, "deepseek/deepseek-reasoner", plain_step),
     "moonshot": (CHAT, "moonshot/kimi-k2-thinking", plain_step),
     "vllm": (CHAT, "hosted_vllm/qwen3", plain_step),
@@ -129,7 +142,6 @@ FAMILIES = {
     "openrouter": (CHAT, "openrouter/anthropic/claude-sonnet-4.5", openrouter_step),
     "google": (CHAT, "gemini/gemini-3-pro-preview", google_step),
 }
-ITEMS = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
 
 
 @pytest.mark.parametrize("case", CASES)

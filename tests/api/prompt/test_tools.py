@@ -38,6 +38,12 @@ def native(format: FormatName, name: str, **arguments: Any) -> dict[str, Any]:
         },
         FormatName.ANTHROPIC: {"type": "tool_use", "id": "c2", "name": name, "input": arguments},
         FormatName.GEMINI: {"functionCall": {"id": "c2", "name": name, "args": arguments}},
+        FormatName.INTERACTIONS: {
+            "type": "function_call",
+            "id": "c2",
+            "name": name,
+            "arguments": arguments,
+        },
     }
     return calls[format]
 
@@ -55,6 +61,9 @@ def text_in(format: FormatName, message: dict[str, Any]) -> str:
             (block,) = message["content"]
             assert (message["role"], block["tool_use_id"]) == ("user", "c2")
             found = block["content"]
+        case FormatName.INTERACTIONS:
+            assert (message["type"], message["call_id"]) == ("function_result", "c2")
+            found = message["result"]
         case _:
             (part,) = message["parts"]
             assert part["functionResponse"]["id"] == "c2"

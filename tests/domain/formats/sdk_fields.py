@@ -17,13 +17,16 @@ Sample = tuple[str, Any]
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
 PDF = "JVBERi0xLjQ="
+_DATA = {"PDF": PDF, "Document": PDF, "Audio": "AAAA", "Video": "AAAA"}
 _TEXTS = {
     "data": PNG,
     "image_url": "https://a.test/a.png",
     "url": "https://a.test/a.png",
     "file_url": "https://a.test/a.pdf",
     "fileUri": "https://a.test/a.png",
+    "uri": "https://a.test/a.png",
     "mimeType": "image/png",
+    "signature": "c2ln",
     "media_type": "image/png",
     "arguments": '{"a":1}',
     "name": "read_file",
@@ -43,6 +46,9 @@ _ONE_OF = {
         *("executableCode", "codeExecutionResult", "toolCall", "toolResponse"),
     ),
     "FileFile": ("file_data", "file_id"),
+    **dict.fromkeys(
+        (f"{kind}ContentParam" for kind in ("Image", "Document", "Audio", "Video")), ("uri", "data")
+    ),
     "ResponseInputFileParam": ("file_data", "file_id", "file_url"),
     "ResponseInputFileContentParam": ("file_data", "file_id", "file_url"),
     "ResponseInputImageParam": ("image_url", "file_id"),
@@ -85,8 +91,10 @@ def samples(hint: Any, field: str = "", inside: tuple[str, ...] = ()) -> Iterato
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield "", list(hint)[-1].value
     else:
-        is_pdf = field == "data" and "PDF" in str(inside[-1:])
-        yield "", PDF if is_pdf else _plain(hint, field)
+        data = (
+            data for kind, data in _DATA.items() if field == "data" and kind in str(inside[-1:])
+        )
+        yield "", next(data, None) or _plain(hint, field)
 
 
 def _of_object(hint: Any, inside: tuple[str, ...]) -> Iterator[Sample]:
@@ -125,7 +133,8 @@ def _required(hint: Any) -> set[str]:
         return needed or (set() if hint.__name__ in _ONE_OF else set(list(fields)[:1]))
     marks: Any = typing_extensions.get_origin
     marked = {key for key in fields if marks(fields[key]) is typing_extensions.Required}
-    return needed | marked | set(hint.__required_keys__)
+    optional = {key for key in fields if marks(fields[key]) is typing_extensions.NotRequired}
+    return needed | marked | set(hint.__required_keys__) - optional
 
 
 def _bare(hint: Any) -> Any:

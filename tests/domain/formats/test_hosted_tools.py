@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 from anthropic.types.beta import BetaToolUnionParam
-from google.genai import types
+from google.genai import interactions, types
 from openai.types.responses import ToolParam
 
 from app.formats import PROVIDERS, ToolDefinition, parse_tool, tool_from, tools_of
@@ -60,10 +60,23 @@ GEMINI: Final[list[dict[str, Any]]] = [
     {"google_maps": {}},
     {"fileSearch": {"fileSearchStoreNames": ["stores/a"]}},
 ]
+INTERACTIONS: Final[list[dict[str, Any]]] = [
+    {"type": "google_search", "search_types": ["web_search"]},
+    {"type": "code_execution"},
+    {"type": "file_search", "file_search_store_names": ["stores/a"]},
+    {"type": "mcp_server", "name": "wiki", "url": "https://mcp.example.org"},
+    {"type": "tool_search", "name": "find_tools", "execution": "client"},
+]
 HOSTED: Final = {
     FormatName.ANTHROPIC: ANTHROPIC,
     FormatName.OPENAI_RESPONSES: RESPONSES,
     FormatName.GEMINI: GEMINI,
+    FormatName.INTERACTIONS: INTERACTIONS,
+}
+UNIONS: Final[dict[FormatName, Any]] = {
+    FormatName.ANTHROPIC: BetaToolUnionParam,
+    FormatName.OPENAI_RESPONSES: ToolParam,
+    FormatName.INTERACTIONS: interactions.ToolParam,
 }
 CASES: Final = [(format, raw) for format, tools in HOSTED.items() for raw in tools]
 FUNCTION: Final = {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}
@@ -73,7 +86,7 @@ def sdk_findings(format: FormatName, tool: dict[str, Any]) -> list[Any]:
     """Return how a tool differs from the types of its provider's SDK."""
     if format is FormatName.GEMINI:
         return check_model(tool, types.Tool)
-    return check_type(tool, BetaToolUnionParam if format is FormatName.ANTHROPIC else ToolParam)
+    return check_type(tool, UNIONS[format])
 
 
 def function(name: str, category: str = "builtin") -> ToolDefinition:
@@ -103,7 +116,7 @@ def test_passed_through_unchanged(format: FormatName, raw: dict[str, Any]) -> No
 def literals_of(union: Any) -> set[str]:
     """Return the values of `type` that a union of TypedDicts names."""
     found: set[str] = set()
-    for member in typing.get_args(union):
+    for member in typing.get_args(getattr(union, "__value__", union)):
         found |= set(typing.get_args(typing.get_type_hints(member).get("type")))
     return {kind for kind in found if isinstance(kind, str)}
 
@@ -115,12 +128,10 @@ def test_every_type_of_the_sdks_is_known() -> None:
     tool search is the service's own.
     """
     own = {"function", "custom", "namespace", "tool_search"}
-    for hint, format in (
-        (BetaToolUnionParam, FormatName.ANTHROPIC),
-        (ToolParam, FormatName.OPENAI_RESPONSES),
-    ):
-        found = literals_of(hint) - own
-        assert len(found) > 10
+    for format, hint in UNIONS.items():
+        shared = {"file_search"} if format is FormatName.INTERACTIONS else set()
+        found = literals_of(hint) - own - shared
+        assert len(found) >= 7
         for kind in found:
             assert parse_tool({"type": kind}, "").format is format, kind
     assert set(types.Tool.model_fields) - {"function_declarations"} == set(GEMINI_KEYS)

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from app.conversations.view import View
 from app.formats import PROVIDERS
 from app.formats.media import clean
-from app.formats.message import EMPTY_MESSAGE, FormatName, Message, Reasoning, Text
+from app.formats.message import EMPTY_MESSAGE, GOOGLE_FORMATS, FormatName, Message, Reasoning, Text
 from app.payload.format_assemblers import assembler_of
 from tests.domain.compaction import strategies_messages as generated
 from tests.domain.histories import RawLog, rows_of, third
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
+INTERACTIONS = FormatName.INTERACTIONS
 DATA = "aGVsbG8="
 
 
@@ -78,6 +79,17 @@ ITEMS: list[tuple[dict[str, Any], str]] = [
     ({"type": "image_generation_call", "result": DATA}, "[image_generation_call]"),
     ({"type": "hologram"}, "[hologram]"),
 ]
+STEPS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"type": "retrieval_call", "id": "r", "arguments": {"queries": ["fjords"]}},
+        "[retrieval_call: fjords]",
+    ),
+    (
+        {"type": "model_output", "content": [{"type": "image", "uri": "https://x.test/a"}]},
+        "[model_output]",
+    ),
+    ({"type": "hologram"}, "[hologram]"),
+]
 CASES: list[tuple[FormatName, dict[str, Any], str, tuple[FormatName, ...]]] = [
     *((f, message(f, "user", part), said, (f,)) for f, part, said in USER_PARTS),
     *(
@@ -89,8 +101,9 @@ CASES: list[tuple[FormatName, dict[str, Any], str, tuple[FormatName, ...]]] = [
         GEMINI,
         message(GEMINI, "user", {**VIDEO, "videoMetadata": {"startOffset": "1s"}}),
         "[file: video/mp4]",
-        (GEMINI,),
+        GOOGLE_FORMATS,
     ),
+    *((INTERACTIONS, step, said, (INTERACTIONS,)) for step, said in STEPS),
     (CHAT, message(CHAT, "assistant", refusal="No."), "[refusal: No.]", (CHAT,)),
     (
         CHAT,
@@ -122,7 +135,7 @@ def test_every_part_is_sent_or_has_a_label(
     carried: tuple[FormatName, ...],
 ) -> None:
     """What stood there is said, alone or next to text."""
-    if beside and format is not RESPONSES:
+    if beside and format not in (RESPONSES, INTERACTIONS):
         text = {"text": "Beside."} if format is GEMINI else {"type": "text", "text": "Beside."}
         key = "parts" if format is GEMINI else "content"
         raw = {**raw, key: [text, *(raw[key] or [])]}

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.formats.media import strict_base64
-from app.formats.message import FormatName
+from app.formats.message import GOOGLE_FORMATS, FormatName
 from tests.domain.compaction.strategies_messages import png
-from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, RESPONSES, RawLog
+from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, INTERACTIONS, RESPONSES, RawLog
 from tests.domain.payload.test_names_and_ids import items, values
 
 PNG, JPEG, PDF = png(2, 3), base64.b64encode(b"\xff\xd8\xff\xe0" + b"\0" * 32).decode(), "JVBERi0x"
@@ -32,15 +32,21 @@ def image(format: FormatName, media_type: str, data: str) -> dict[str, Any]:
         RESPONSES: {"type": "input_image", "image_url": url, "detail": "auto"},
         ANTHROPIC: {"type": "image", "source": source},
         GEMINI: {"inlineData": blob},
+        INTERACTIONS: {"type": "image", "mime_type": media_type, "data": data},
     }
+    if format is INTERACTIONS:
+        return {"type": "user_input", "content": [parts[format]]}
     return {"role": "user", "parts" if format is GEMINI else "content": [parts[format]]}
+
+
+_TYPES = ("media_type", "mimeType", "mime_type")
 
 
 def found(sent: Any) -> list[tuple[str, str]]:
     """Return the type and the data of all media in a payload."""
     urls = [v for key in ("url", "image_url", "file_data") for v in values(sent, key)]
     split = [url[5:].split(";base64,") for url in urls if isinstance(url, str)]
-    types = values(sent, "media_type") + values(sent, "mimeType")
+    types = [kind for key in _TYPES for kind in values(sent, key)]
     return [(kind, data) for kind, data in split] + [
         (kind, data) for kind, data in zip(types, values(sent, "data"), strict=True)
     ]
@@ -78,7 +84,7 @@ def test_base64_is_written_as_strict_readers_take_it(
 
 
 @pytest.mark.parametrize("target", FormatName)
-@pytest.mark.parametrize("format", [CHAT, RESPONSES, ANTHROPIC])
+@pytest.mark.parametrize("format", [CHAT, RESPONSES, ANTHROPIC, INTERACTIONS])
 def test_parts_of_mcp_are_read_in_results(format: FormatName, target: FormatName) -> None:
     """An image is an image, a text resource is a document, a link is named."""
     content: list[dict[str, Any]] = [
@@ -93,6 +99,8 @@ def test_parts_of_mcp_are_read_in_results(format: FormatName, target: FormatName
     result: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": content}
     if format is RESPONSES:
         result = {"type": "function_call_output", "call_id": "c1", "output": content}
+    elif format is INTERACTIONS:
+        result = {"type": "function_result", "call_id": "c1", "result": content}
     elif format is ANTHROPIC:
         block = {"type": "tool_result", "tool_use_id": "c1", "content": content}
         result = {"role": "user", "content": [block]}
@@ -103,4 +111,4 @@ def test_parts_of_mcp_are_read_in_results(format: FormatName, target: FormatName
     assert [item for item in found(sent) if item[0] == "image/png"] == [("image/png", PNG)] * 2
     text = json.dumps(sent)
     assert "words" in text and "[resource: c file:///c]" in text
-    assert ("audio/wav" in text) and ('"UklGRg=="' in text) is (target is GEMINI)
+    assert ("audio/wav" in text) and ('"UklGRg=="' in text) is (target in GOOGLE_FORMATS)

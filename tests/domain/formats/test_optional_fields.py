@@ -13,23 +13,35 @@ from typing import Any
 
 import pytest
 from anthropic.types import MessageParam
+from google.genai.interactions import StepParam
 from google.genai.types import Content
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 
 from app.common.errors import ValidationError
 from app.conversations.view import View
+from app.formats import PROVIDERS
 from app.formats import reasoning as reasoning_families
 from app.formats.message import FormatName
 from app.payload.format_assemblers import assembler_of
 from tests.domain.formats.sdk_fields import samples
-from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, RESPONSES, RawLog, rows_of, third
+from tests.domain.histories import (
+    ANTHROPIC,
+    CHAT,
+    GEMINI,
+    INTERACTIONS,
+    RESPONSES,
+    RawLog,
+    rows_of,
+    third,
+)
 
 HINTS: list[tuple[FormatName, Any]] = [
     (CHAT, ChatCompletionMessageParam),
     (RESPONSES, ResponseInputItemParam),
     (ANTHROPIC, MessageParam),
     (GEMINI, Content),
+    (INTERACTIONS, StepParam),
 ]
 EXCEPTIONS = {
     "AssistantMessageParam.*DocumentBlockParam*": "the API takes no documents of the assistant",
@@ -41,6 +53,9 @@ EXCEPTIONS = {
     "*.call_id: .*id": "the same",
     "Content.Part.functionResponse+thoughtSignature: *": "a signature belongs to what a model made",
     "Content.Part.text+thought: *": "a thought without a signature is never sent",
+    "ThoughtStepParam.*summary*": "the same",
+    ": .*": "the same",
+    "ModelOutputStepParam.error*: .error": "a step without content is not sent",
 }
 """What does not come back, each with the reason."""
 
@@ -83,6 +98,10 @@ def before(format: FormatName, sent: Mapping[str, Any]) -> Iterator[tuple[Format
                         "input": {},
                     }
                     yield format, {"role": "assistant", "content": [call]}
+        case FormatName.INTERACTIONS if "call_id" in sent:
+            kind = sent["type"].removesuffix("result") + "call"
+            named = {"id": sent["call_id"], "name": sent.get("name", "f"), "arguments": {}}
+            yield format, {"type": kind, **named}
         case FormatName.GEMINI:
             for part in sent["parts"]:
                 if answer := part.get("functionResponse"):
@@ -93,10 +112,10 @@ def before(format: FormatName, sent: Mapping[str, Any]) -> Iterator[tuple[Format
 
 def units(format: FormatName, item: Mapping[str, Any]) -> list[Any]:
     """Return what stays whole of a message: its blocks where neighbours of a role share one."""
-    key = {ANTHROPIC: "content", GEMINI: "parts", RESPONSES: "output"}.get(format, "")
+    key = PROVIDERS[format].blocks_key
     if format is ANTHROPIC and isinstance(item["content"], str):
         return [{"type": "text", "text": item["content"]}]
-    is_whole = not isinstance(item.get(key), list) or (format is RESPONSES and "type" in item)
+    is_whole = not isinstance(item.get(key), list) or (key == "output" and "type" in item)
     return [item] if is_whole else list(item[key])
 
 
@@ -131,6 +150,9 @@ def sendable(format: FormatName, hint: Any) -> Iterator[tuple[str, dict[str, Any
             continue  # a section; what only a payload has that begins with it
         if format is GEMINI:
             yield from ((label, {**value, "role": role}) for role in ("user", "model"))
+        elif value.get("type") == "thought":
+            said = {"type": "model_output", "content": [{"type": "text", "text": "so"}]}
+            yield label, {"role": "assistant", "output": [value, said]}
         elif format is RESPONSES and value.get("type") == "reasoning":
             said = {"type": "message", "role": "assistant", "content": "so"}
             yield label, {"role": "assistant", "output": [value, said]}

@@ -18,7 +18,7 @@ from app.formats.media import clean
 from app.formats.message import FormatName, Message, Role, Text
 from tests.domain.compaction import strategies_messages as generated
 
-CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
+CHAT, RESPONSES, ANTHROPIC, GEMINI, INTERACTIONS = FormatName
 RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
 USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
 ITEM_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
@@ -45,6 +45,17 @@ REFUSALS: list[tuple[FormatName, dict[str, Any], str]] = [
     (RESPONSES, {**OUTPUT, "output": 5}, "/output"),
     (RESPONSES, {"type": "tool_search_output", "call_id": "c", "tools": {}}, "/tools"),
     (RESPONSES, {"role": "assistant", "output": ["x"]}, "/output/0"),
+    (INTERACTIONS, {"role": "user", "content": "x"}, "/type"),
+    (INTERACTIONS, {"type": "message", "role": "user", "content": []}, "/type"),
+    (INTERACTIONS, {"type": "user_input", "content": "x"}, "/content"),
+    (INTERACTIONS, {"type": "user_input", "content": [{"type": "image"}]}, "/content/0/uri"),
+    (INTERACTIONS, {"type": "model_output", "content": [{"text": "x"}]}, "/content/0/type"),
+    (INTERACTIONS, {"type": "thought", "summary": [{"type": "text"}]}, "/summary/0/text"),
+    (INTERACTIONS, {"type": "function_call", "name": "f", "arguments": {}}, "/id"),
+    (INTERACTIONS, {"type": "function_call", "arguments": "{}"}, "/arguments"),
+    (INTERACTIONS, {"type": "function_result", "result": "x"}, "/call_id"),
+    (INTERACTIONS, {"type": "function_result", "call_id": "c", "result": 5}, "/result"),
+    (INTERACTIONS, {"role": "assistant", "output": [{"type": "user_input"}]}, "/output/0/type"),
 ]
 BAD_PARTS: list[tuple[FormatName, str, Any, str]] = [
     (CHAT, "user", "x", ""),
@@ -121,13 +132,13 @@ KEY_NAMES = """
 role content type text tool_calls id function name arguments tool_call_id image_url url file source
 tool_use_id input data thinking media_type custom refusal reasoning is_error parameters parts
 functionCall function_response response inlineData mimeType thoughtSignature call_id output summary
-tools execution
+tools execution result signature uri
 """
 WORD_NAMES = """
 user assistant tool text image_url file image document base64 tool_use tool_result thinking
 redacted_thinking function custom url model message reasoning output_text input_text input_image
 function_call function_call_output custom_tool_call tool_search_output computer_call_output
-shell_call_output c2ln
+shell_call_output user_input model_output thought function_result google_search_call c2ln
 """
 KEYS, WORDS = (st.sampled_from(names.split()) for names in (KEY_NAMES, WORD_NAMES))
 NEAR_WIRE = st.recursive(
@@ -235,6 +246,7 @@ FOREIGN: list[tuple[FormatName, dict[str, Any], str]] = [
     (RESPONSES, {"role": "user", "content": [TEXT]}, "/content/0/type"),
     (RESPONSES, RESULT, "/type"),
     (GEMINI, {"role": "user", "parts": [WEB_IMAGE]}, "/parts/0/type"),
+    (INTERACTIONS, {"type": "user_input", "content": [INPUT_TEXT]}, "/content/0/type"),
 ]
 
 

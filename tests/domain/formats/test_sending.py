@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import ContentBlock, ContentBlockParam, MessageParam, ToolParam
+from google.genai.interactions import FunctionParam
 from google.genai.types import Content
 from google.genai.types import Tool as GeminiTool
 from hypothesis import given
@@ -41,9 +42,12 @@ from app.formats.reasoning import STAND_IN_SIGNATURE
 from tests.domain.compaction import strategies_messages as generated
 from tests.judge import check_type, errors, judge
 
-CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
+CHAT, RESPONSES, ANTHROPIC, GEMINI, INTERACTIONS = FormatName
 TYPES: dict[FormatName, Any] = {CHAT: ChatCompletionMessageParam, ANTHROPIC: MessageParam}
-UNPAIRED = ("call-unanswered", "search-unanswered", "orphan-result", "item-id-reused")
+UNPAIRED = (
+    *("call-unanswered", "search-unanswered", "orphan-result", "item-id-reused"),
+    "first-not-user",
+)
 
 
 def read(format: FormatName, raw: Mapping[str, Any]) -> Message:
@@ -95,7 +99,7 @@ def test_round_trip(format: FormatName, message: Message, replays: bool) -> None
     wire = provider.wire(shown)
     if format is GEMINI:
         Content.model_validate(wire)
-    if format is RESPONSES:
+    if format in (RESPONSES, INTERACTIONS):
         found = errors(judge(format, {"input": pieces}))
         assert [error for error in found if error.rule not in UNPAIRED] == []
     for value in [wire] if format is ANTHROPIC else pieces:
@@ -204,6 +208,52 @@ def test_parts_of_gemini_go_back_as_they_came() -> None:
     assert sent(GEMINI, again, replays=True) == [{**known, "thoughtSignature": "c2ln"}]
 
 
+STEPS: list[dict[str, Any]] = [
+    {"type": "thought", "signature": "c2ln", "summary": [{"type": "text", "text": "hm"}]},
+    {"type": "model_output", "content": [{"type": "text", "text": "I "}]}
+    | {"error": {"code": 8, "message": "full"}},
+    {"type": "tool_search_call", "id": "s1", "arguments": {"function_names": ["f"]}},
+    {"type": "tool_search_result", "call_id": "s1", "result": [{"type": "function", "name": "f"}]},
+    {"type": "retrieval_call", "id": "r1", "arguments": {"queries": ["q"]}, "signature": "c2ln"},
+    {"type": "retrieval_result", "call_id": "r1", "signature": "c2ln"},
+    {"type": "mcp_server_tool_call", "id": "m1", "name": "find", "server_name": "wiki"}
+    | {"arguments": {}},
+    {"type": "mcp_server_tool_result", "call_id": "m1", "result": {"rows": [1]}},
+    {"type": "function_call", "id": "c1", "name": "f", "arguments": {"a": None}},
+    {"type": "thought", "signature": "ZW5k"},
+]
+
+
+def test_steps_go_back_as_they_came() -> None:
+    """Signed ones only as long as reasoning is replayed. A call never stands without a thought.
+
+    [interactions.thoughts-verbatim, interactions.signed-calls, interactions.server-tools]
+    """
+    turn = read(INTERACTIONS, items(*STEPS, {"type": "thought", "signature": ""}))
+    assert sent(INTERACTIONS, turn, replays=True) == STEPS
+    stand_in = {"type": "thought", "signature": STAND_IN_SIGNATURE}
+    labels = sent(INTERACTIONS, said(Text("[retrieval_call: q]"), Text("[retrieval_result]")))
+    shown = [*STEPS[1:4], *labels, *STEPS[6:8], stand_in, STEPS[8]]
+    assert sent(INTERACTIONS, turn) == shown
+    assert sent(INTERACTIONS, read(INTERACTIONS, items(*shown))) == shown
+    result = {"type": "function_result", "call_id": "c1", "name": "f"}
+    video = {"type": "video", "uri": "https://youtu.be/x", "name": "talk"}
+    cited = {"type": "text", "text": "a", "annotations": [{"type": "url_citation", "url": "u"}]}
+    for content in ("done", {"rows": [1], "none": None}, [cited, video], [TOOL]):
+        made = {**result, "result": content, "is_error": True}
+        assert sent(INTERACTIONS, read(INTERACTIONS, made)) == [made]
+
+
+def test_a_step_has_no_id_of_its_own() -> None:
+    """The id of a call is none of a message, so that a later call may have it again."""
+    provider, call = PROVIDERS[INTERACTIONS], STEPS[8]
+    assert provider.own_fields(call)["id"] is None
+    assert provider.split(call) == (items(call),)
+    assert provider.own_fields(items(call))["id"] is None
+    assert provider.own_fields({**items(call), "id": "m1"})["id"] == "m1"
+    assert provider.call_id_fields(items(call)) == [(call, "id")]
+
+
 ANSWERED = [
     {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"q": None}},
     {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
@@ -287,4 +337,5 @@ def test_tools_to_wire(strict: bool | None) -> None:
         assert sendable_json(wire[format]) is wire[format]
     assert wire[RESPONSES][0]["strict"] is bool(strict)
     GeminiTool.model_validate(*wire[GEMINI])
+    assert not any(check_type(tool, FunctionParam) for tool in wire[INTERACTIONS])
     assert parse_tool(wire[ANTHROPIC][0], "/t") == tools[0]

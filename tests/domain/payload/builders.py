@@ -213,12 +213,6 @@ TOOLS = (
     ToolDefinition("read_file", "Reads.", {"type": "object", "properties": {}}),
     ToolDefinition("shell", "", {"type": "object", "properties": {"c": {"type": "string"}}}),
 )
-ITEMS = {
-    FormatName.OPENAI_CHAT: "messages",
-    FormatName.OPENAI_RESPONSES: "input",
-    FormatName.ANTHROPIC: "messages",
-    FormatName.GEMINI: "contents",
-}
 
 
 def resolved_of(

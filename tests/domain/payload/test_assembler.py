@@ -25,7 +25,16 @@ from app.payload.assembler import CONTINUE_NOTE, START_NOTE, WINDOW_NOTE, Assemb
 from app.payload.format_assemblers import assembler_of
 from app.payload.items import MAX_BREAKPOINTS, PayloadItems, breakpoint_json, with_breakpoints
 from app.prompt.sections import DynamicTexts
-from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
+from tests.domain.histories import (
+    ANTHROPIC,
+    CHAT,
+    INTERACTIONS,
+    QUICK,
+    RESPONSES,
+    RawLog,
+    rows_of,
+    third,
+)
 from tests.domain.payload.builders import (
     EVERYTHING,
     RICH_LOG,
@@ -38,6 +47,7 @@ from tests.domain.payload.builders import (
     user,
 )
 from tests.judge import refusals
+from tests.judge.epochs import ITEMS
 
 THINKING = ("thinking", "redacted_thinking")
 
@@ -49,8 +59,7 @@ def parsed(items: PayloadItems) -> list[dict[str, Any]]:
 
 def issues(case: Case, wire: list[dict[str, Any]]) -> list[str]:
     """Return what the provider's types and rules say against a payload."""
-    key = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
-    return refusals(case.format, {key[case.format]: wire})
+    return refusals(case.format, {ITEMS[case.format]: wire})
 
 
 def messages_of(format: FormatName, wire: Sequence[dict[str, Any]]) -> list[Message]:
@@ -264,7 +273,8 @@ def test_the_tail_is_behind_the_history(format: FormatName, as_system: bool) -> 
     items = assembler.items(DynamicTexts(("one", "two"), as_system=as_system))
     assert items.wire_items[: before.stable_items] == before.wire_items[: before.stable_items]
     last = parsed(items)[-1]
-    assert last["role"] == (SYSTEM_ROLES.get(format, "user") if as_system else "user")
+    role = SYSTEM_ROLES.get(format, "user") if as_system else "user"
+    assert last.get("role", last.get("type")) == ("user_input" if format is INTERACTIONS else role)
     assert "one" in json.dumps(last) and "two" in json.dumps(last)
     counted = count_payload_messages(format, parsed(items), third)
     assert (items.tail_items, items.tokens + items.tail_tokens) == (1, counted)

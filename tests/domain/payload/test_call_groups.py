@@ -15,13 +15,24 @@ from hypothesis import strategies as st
 
 from app.conversations.messages.row import LogRow
 from app.conversations.view import ENDLESS, Span, View
-from app.formats.message import NO_RESULT, FormatName
+from app.formats.message import GOOGLE_FORMATS, NO_RESULT, FormatName
 from app.models.tokens import count_payload_messages
 from app.payload.assembler import CONTINUE_NOTE, Assembler
 from app.payload.format_assemblers import assembler_of
 from app.prompt.sections import DynamicTexts
-from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, QUICK, RESPONSES, RawLog, rows_of, third
-from tests.domain.payload.builders import ITEMS, asks, faults, result, user
+from tests.domain.histories import (
+    ANTHROPIC,
+    CHAT,
+    GEMINI,
+    INTERACTIONS,
+    QUICK,
+    RESPONSES,
+    RawLog,
+    rows_of,
+    third,
+)
+from tests.domain.payload.builders import asks, faults, result, user
+from tests.judge.epochs import ITEMS
 
 STATUS = DynamicTexts(("[Status]\nall is well",))
 PROGRAM = {"type": "program", "id": "prog_1", "call_id": "p1", "code": "f()", "fingerprint": "x"}
@@ -52,6 +63,9 @@ def called(format: FormatName, ids: list[str]) -> dict[str, Any]:
         case FormatName.ANTHROPIC:
             blocks = [{"type": "tool_use", "id": id, "name": "f", "input": {}} for id in ids]
             return {"role": "assistant", "content": blocks}
+        case FormatName.INTERACTIONS:
+            step = {"type": "function_call", "name": "f", "arguments": {}}
+            return {"role": "assistant", "output": [step | {"id": id} for id in ids]}
     calls = [{"functionCall": {"id": id, "name": "f", "args": {}}} for id in ids]
     return {"role": "model", "parts": calls}
 
@@ -66,6 +80,8 @@ def answered(format: FormatName, call_id: str, text: str) -> dict[str, Any]:
         case FormatName.ANTHROPIC:
             block = {"type": "tool_result", "tool_use_id": call_id, "content": text}
             return {"role": "user", "content": [block]}
+        case FormatName.INTERACTIONS:
+            return {"type": "function_result", "call_id": call_id, "result": text}
     response = {"id": call_id, "name": "f", "response": {"output": text}}
     return {"role": "user", "parts": [{"functionResponse": response}]}
 
@@ -74,6 +90,9 @@ def said(format: FormatName, role: str, text: str) -> dict[str, Any]:
     """Return a text of the user, the assistant or the system in a format."""
     if format is GEMINI:
         return {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]}
+    if format is INTERACTIONS:
+        kind = "model_output" if role == "assistant" else "user_input"
+        return {"type": kind, "content": [{"type": "text", "text": text}]}
     return {"role": role, "content": text}
 
 
@@ -89,7 +108,7 @@ def interleavings(draw: st.DrawFn) -> RawLog:
         format = draw(st.sampled_from(FormatName))
         match draw(st.sampled_from("uasccrrr")):
             case "s":
-                format = CHAT if format is GEMINI else format  # which has none
+                format = CHAT if format in GOOGLE_FORMATS else format  # which have none
                 raw = said(format, "system", f"system {number};")
             case "u":
                 raw = said(format, "user", f"user {number}")

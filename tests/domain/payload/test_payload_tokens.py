@@ -16,18 +16,18 @@ from app.models.tokenizer import LocalTokenizer
 from app.payload.assembler import Assembler
 from app.payload.format_assemblers import assembler_of
 from app.prompt.sections import NO_DYNAMIC_TEXTS, DynamicTexts
-from tests.domain.histories import ANTHROPIC, CHAT, GEMINI, IMAGE_DATA, RESPONSES, rows_of
+from tests.domain.histories import IMAGE_DATA, rows_of
 from tests.domain.payload.builders import IMAGE, LEAST, Case, cases
+from tests.judge.epochs import ITEMS
 from tests.payload_tokens import payload_tokens
 
 COUNT = LocalTokenizer().count
 TAIL = DynamicTexts(('Two others\n\n\nare "busy".', "\t" * 40))
-LIST = {CHAT: "messages", RESPONSES: "input", ANTHROPIC: "messages", GEMINI: "contents"}
 
 
 def payload_of(format: FormatName, wire: list[bytes]) -> dict[str, Any]:
     """Return items as the payload that a client gets."""
-    return {LIST[format]: [json.loads(item) for item in wire]}
+    return {ITEMS[format]: [json.loads(item) for item in wire]}
 
 
 def judge(case: Case, assembler: Assembler) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.context.rendering import WITHOUT_BREAKPOINTS, Payload, RenderRequest, render_payload
 from app.conversations.view import View
-from app.formats.message import FormatName
+from app.formats.message import GOOGLE_FORMATS, FormatName
 from app.models.model_info import O200K, ModelInfo
 from app.models.tokens import count_system
 from app.payload.items import (
@@ -45,17 +45,9 @@ from app.prompt.sections import (
     system_text,
 )
 from tests.domain.histories import ANTHROPIC, CHAT, QUICK, RawLog, third
-from tests.domain.payload.builders import (
-    ITEMS,
-    LIMITS,
-    TOOLS,
-    Case,
-    cases,
-    faults,
-    folded,
-    resolved_of,
-)
+from tests.domain.payload.builders import LIMITS, TOOLS, Case, cases, faults, folded, resolved_of
 from tests.domain.prompt.generated import sections
+from tests.judge.epochs import ITEMS
 
 EXACT = ModelInfo("gpt", 10**6, None, None, O200K, True, None, None, None, None, None, {})
 MARKING = replace(EXACT, cache_breakpoint=True, mid_conversation_system=True)
@@ -128,6 +120,7 @@ def test_payloads_are_valid_requests(
         FormatName.OPENAI_RESPONSES: body.get("max_output_tokens"),
         FormatName.ANTHROPIC: body.get("max_tokens"),
         FormatName.GEMINI: body.get("config", {}).get("max_output_tokens"),
+        FormatName.INTERACTIONS: body.get("generation_config", {}).get("max_output_tokens"),
     }
     assert limits[case.format] == LIMITS.max_output_tokens
     is_openai = case.format in (FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES)
@@ -145,7 +138,7 @@ def test_cache_breakpoints_are_at_most_four(
     payload, body = rendered(case, resolved, items)
     marks = count_marks(body)
     takes = case.format is ANTHROPIC or resolved.info is MARKING
-    if case.format is FormatName.GEMINI or not takes:
+    if case.format in GOOGLE_FORMATS or not takes:
         assert marks == 0
         return
     assert marks <= MAX_BREAKPOINTS
@@ -184,7 +177,7 @@ def test_prefixes_of_an_epoch_stay_byte_identical(
     before, after = without_breakpoints(before), without_breakpoints(after)
     stable, key = early.stable_items, ITEMS[case.format]
     assert after[key][:stable] == before[key][:stable]
-    for name in ("system", "tools", "config"):
+    for name in ("system", "tools", "config", "system_instruction"):
         assert after.get(name) == before.get(name)
     if first.stable_items == last.stable_items:
         assert early.prefix_hash == late.prefix_hash

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import ServerToolUsage, Usage
+from google.genai.interactions import Usage as InteractionUsage
 from google.genai.types import GenerateContentResponseUsageMetadata, ModalityTokenCount
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +57,9 @@ def test_steps_of_the_provider_are_noticed() -> None:
     assert paused.has_steps and paused.usage.sent_tokens == 0
     assert paused.billed.sent_tokens > 0
     assert read_usage({"prompt_token_count": 1, "tool_use_prompt_token_count": 1}, GEMINI).has_steps
+    searched = InteractionUsage(total_input_tokens=9, total_tool_use_tokens=5)
+    found = read_usage(searched.model_dump(exclude_none=True), FormatName.INTERACTIONS)
+    assert found.has_steps and found.billed.sent_tokens == 14
 
 
 def test_the_format_decides_between_two_meanings() -> None:
@@ -120,6 +124,14 @@ def shapes_of(fresh: int, output: int, write: int, read: int) -> dict[str, dict[
             candidates_token_count=output,
             total_token_count=sent + output,
             prompt_tokens_details=[ModalityTokenCount(modality="TEXT", token_count=sent)],
+        )
+        objects["interactions"] = InteractionUsage(
+            total_input_tokens=sent,
+            total_cached_tokens=read,
+            total_output_tokens=output - output // 3,
+            total_thought_tokens=output // 3,
+            total_tokens=sent + output,
+            input_tokens_by_modality=[{"modality": "text", "tokens": sent}],
         )
     shapes = {name: made.model_dump() for name, made in objects.items()}
     shapes |= {f"{n} sparse": made.model_dump(exclude_none=True) for n, made in objects.items()}

@@ -32,6 +32,7 @@ from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
+INTERACTIONS = FormatName.INTERACTIONS
 """Formats whose results hold a list of parts; Gemini's hold an object."""
 TIGHT = ToolOutputPolicy(offload_threshold_bytes=10, max_message_bytes=20, max_line_length=6)
 REFERENCE = TIGHT.model_copy(update={"view": ToolView.REFERENCE})
@@ -48,6 +49,8 @@ def image(data: str = base64.b64encode(PNG).decode(), format: FormatName = CHAT)
     """Return an image part."""
     if format is RESPONSES:
         return {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}
+    if format is INTERACTIONS:
+        return {"type": "image", "data": data, "mime_type": "image/png"}
     if format is ANTHROPIC:
         source = {"type": "base64", "media_type": "image/png", "data": data}
         return {"type": "image", "source": source}
@@ -70,6 +73,8 @@ def result(content: Any, format: FormatName = CHAT, **more: Any) -> dict[str, An
         case FormatName.ANTHROPIC:
             block = {"type": "tool_result", "tool_use_id": "c", "content": content, **more}
             return {"role": "user", "content": [block]}
+        case FormatName.INTERACTIONS:
+            return {"type": "function_result", "call_id": "c", "result": content, **more}
         case FormatName.GEMINI:
             said = {"output": content} if isinstance(content, str) and content else content or None
             answer = {"id": "c", "name": "shell", "response": said, **more}
@@ -194,6 +199,10 @@ def contents_of(format: FormatName) -> st.SearchStrategy[Any]:
     kinds.append(odd.map(lambda words: {"type": "other", "x": words}))
     if format is ANTHROPIC:
         kinds.append(odd.map(document))
+    if format is INTERACTIONS:
+        kinds.append(odd.map(lambda words: {"type": "function", "name": words}))
+        rows = st.dictionaries(st.sampled_from(["type", "rows"]), odd, min_size=1)
+        return odd | rows | st.lists(st.one_of(*kinds), max_size=5)
     return odd | st.lists(st.one_of(*kinds), max_size=5)
 
 

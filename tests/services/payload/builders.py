@@ -91,6 +91,7 @@ MODELS = {
     RESPONSES: "gpt-5.6",
     ANTHROPIC: "claude-sonnet-4-5",
     GEMINI: "gemini-2.5-pro",
+    FormatName.INTERACTIONS: "gemini-2.5-flash",
 }
 
 

@@ -15,7 +15,8 @@ from app.common.errors import ServiceUnavailable
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
-from tests.domain.payload.builders import ITEMS, faults
+from tests.domain.payload.builders import faults
+from tests.judge.epochs import ITEMS
 from tests.services.fakes import ANTHROPIC, Harness, failing, says, user
 from tests.services.payload.builders import MODELS, built
 

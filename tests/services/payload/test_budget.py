@@ -24,7 +24,8 @@ from app.formats.message import FormatName
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import RequestSettings
 from tests.domain.histories import IMAGE_DATA, raw_logs
-from tests.domain.payload.builders import IMAGE, ITEMS, LEAST, faults
+from tests.domain.payload.builders import IMAGE, LEAST, faults
+from tests.judge.epochs import ITEMS
 from tests.payload_tokens import payload_tokens
 from tests.services.fakes import (
     CHAT,
