@@ -161,6 +161,8 @@ class Build:
     @property
     def system_text(self) -> str:
         """The system prompt where it stands beside the messages."""
+        if text := self.payload.get("system_instruction"):  # of Gemini Interactions
+            return str(text)
         instruction = self.config.get("system_instruction") or {"parts": []}
         blocks = self.payload.get("system") or instruction["parts"]
         return "\n\n".join(block["text"] for block in blocks)
@@ -180,7 +182,7 @@ class Build:
     @property
     def resolved(self) -> bytes:
         """Everything of the payload that may not change inside an epoch, the items left out."""
-        parts = ("system", "tools", "config")
+        parts = ("system", "tools", "config", "system_instruction")
         return orjson.dumps([_unmarked(self.payload.get(part)) for part in parts])
 
 
@@ -218,7 +220,7 @@ class Judge:
 
     def _items_cost(self, build: Build, items: list[bytes]) -> int:
         """Count the items; those of one answer of a model cost one message's overhead together."""
-        if build.format is FormatName.OPENAI_RESPONSES:
+        if "input" in build.payload:
             return count_payload_messages(build.format, build.payload["input"], self._count)
         return sum(self._cost(build.format, item) for item in items)
 

@@ -174,6 +174,25 @@ GOOD: dict[str, Json] = {
             "max_output_tokens": 100,
         },
     },
+    "gemini_interactions": {
+        "model": "gemini-3.5-flash",
+        "store": False,
+        "system_instruction": "Be brief.",
+        "input": [
+            {"type": "user_input", "content": [{"type": "text", "text": "Read both."}]},
+            {"type": "thought", "signature": SIGNATURE},
+            {"type": "retrieval_call", "id": "r1", "arguments": {"queries": ["both"]}},
+            {"type": "retrieval_result", "call_id": "r1"},
+            {"type": "function_call", "id": "c1", "name": "read_file", "arguments": {}},
+            {"type": "function_call", "id": "c2", "name": "read_file", "arguments": {}},
+            {"type": "function_result", "call_id": "c1", "name": "read_file", "result": "one"},
+            {"type": "function_result", "call_id": "c2", "result": {"rows": [2]}},
+            {"type": "model_output", "content": [{"type": "text", "text": "Read."}]},
+            {"type": "user_input", "content": [{"type": "text", "text": "Thanks."}]},
+        ],
+        "tools": [{"type": "function", "name": "read_file", "parameters": SCHEMA}],
+        "generation_config": {"max_output_tokens": 100},
+    },
 }
 
 
@@ -409,6 +428,27 @@ GEMINI: list[tuple[str, Change]] = [
     ("no-signature", drop("contents.5.parts.0.thought_signature")),
     ("tool-defined-twice", double("config.tools.0")),
 ]
+INTERACTIONS: list[tuple[str, Change]] = [
+    ("no-steps", put("input", [])),
+    ("lone-surrogate", put("system_instruction", "\ud83d")),
+    ("sdk-type", put("input.4.arguments", "{}")),
+    ("sdk-type", put("max_output_tokens", 100)),
+    ("stored", put("store", True)),
+    ("stored", put("previous_interaction_id", "v1_1")),
+    ("tool-name", put("tools.0.name", "7zip")),
+    ("tool-name", put("input.5.name", "7zip")),
+    ("tool-defined-twice", double("tools.0")),
+    ("first-not-user", drop("input.0")),
+    ("empty-content", put("input.9.content", [])),
+    ("blank-text", put("input.8.content.0.text", " ")),
+    ("unsigned-thought", put("input.1.signature", "")),
+    ("no-signature", drop("input.1")),
+    ("call-id-reused", put("input.5.id", "c1")),
+    ("call-unanswered", drop("input.7")),
+    ("orphan-result", drop("input.5")),
+    ("orphan-result", drop("input.2")),
+    ("result-name", put("input.6.name", "grep")),
+]
 BROKEN = [
     pytest.param(format, rule, change, id=f"{format}-{rule}-{number}")
     for format, cases in {
@@ -416,6 +456,7 @@ BROKEN = [
         "openai_responses": RESPONSES,
         "anthropic": ANTHROPIC,
         "gemini": GEMINI,
+        "gemini_interactions": INTERACTIONS,
     }.items()
     for number, (rule, change) in enumerate(cases)
 ]
@@ -425,6 +466,7 @@ CACHED: Json = {
     "prompt_cache_breakpoint": {"mode": "explicit"},
 }
 COSTLY: list[tuple[str, Change]] = [
+    ("gemini_interactions last-is-model", drop("input.9")),
     ("openai_chat nul-character", put("messages.1.content", "a\0b")),
     ("openai_chat system-not-first", insert("messages.6", GOOD["openai_chat"]["messages"][0])),
     ("openai_chat first-not-user", drop("messages.1")),
@@ -647,6 +689,12 @@ FINDINGS: dict[str, str] = {
     "gemini.thought-signatures": "no-signature",
     "gemini.roles": "first-not-user last-is-model role no-contents",
     "gemini.signatures-by-model": "foreign-signature",
+    "gemini-interactions.results-match": "call-unanswered orphan-result result-name call-id-reused",
+    "gemini-interactions.thoughts-verbatim": "unsigned-thought",
+    "gemini-interactions.signed-calls": "no-signature",
+    "gemini-interactions.server-tools": "orphan-result",
+    "gemini-interactions.user-first": "first-not-user last-is-model no-steps",
+    "gemini-interactions.not-stored": "stored",
     "litellm.chat-dialect": "sdk-type",
     "litellm.no-modify-params": "modify-params",
 }
@@ -672,7 +720,7 @@ def test_every_rule_of_the_providers_is_judged() -> None:
     named = [case[0] for case in COSTLY] + [case[0] for case in KNOWING]
     made = {(what.split()[0], what.split()[-1]) for what in named}
     tables = {"openai_chat": CHAT, "openai_responses": RESPONSES, "anthropic": ANTHROPIC}
-    for format, cases in {**tables, "gemini": GEMINI}.items():
+    for format, cases in {**tables, "gemini": GEMINI, "gemini_interactions": INTERACTIONS}.items():
         made |= {(format, rule) for rule, _ in cases}
     assert sorted(DOCUMENTED) == sorted([*FINDINGS, *UNSEEN])
     for documented, rules in FINDINGS.items():
@@ -709,7 +757,7 @@ def test_a_good_payload_stays_good_beside_the_build_before(format: str) -> None:
     for stable in (None, 2):
         facts = before(format, stable=stable, tokens=5_000, capacity=180_000, betas=())
         assert judge(format, GOOD[format], facts) == []
-    if format != "gemini":  # another model does not get the signatures
+    if not format.startswith("gemini"):  # another model does not get the signatures
         assert errors(judge(format, GOOD[format], before(format, OTHER))) == []
 
 

@@ -227,7 +227,8 @@ STEPS: list[dict[str, Any]] = [
 def test_steps_go_back_as_they_came() -> None:
     """Signed ones only as long as reasoning is replayed. A call never stands without a thought.
 
-    [interactions.thoughts-verbatim, interactions.signed-calls, interactions.server-tools]
+    [gemini-interactions.thoughts-verbatim, gemini-interactions.signed-calls,
+     gemini-interactions.server-tools]
     """
     turn = read(INTERACTIONS, items(*STEPS, {"type": "thought", "signature": ""}))
     assert sent(INTERACTIONS, turn, replays=True) == STEPS
