@@ -27,7 +27,7 @@ from app.prompt.agent_tools import (
 )
 from tests.judge import refusals
 
-CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
+CHAT, RESPONSES, ANTHROPIC, GEMINI, INTERACTIONS = FormatName
 REF = "blob_9f86d081884c7d659a2feaa0"
 ARGUMENTS = {"ref_id": REF, "offset": 2}
 ANY_JSON = st.recursive(
@@ -45,6 +45,7 @@ def native(format: FormatName, name: str = READ_LINES, arguments: Any = ARGUMENT
         RESPONSES: {"type": "function_call", "call_id": "c1", "name": name, "arguments": text},
         ANTHROPIC: {"type": "tool_use", "id": "c1", "name": name, "input": arguments},
         GEMINI: {"functionCall": {"id": "c1", "name": name, "args": arguments}},
+        INTERACTIONS: {"type": "function_call", "id": "c1", "name": name, "arguments": arguments},
     }[format]
 
 
@@ -55,7 +56,10 @@ def exchange(format: FormatName, raw: Any, answer: Any) -> list[str]:
     asked = {"role": "user", "parts": [{"text": "Read it."}]}
     if format is CHAT:
         called = {"role": "assistant", "content": None, "tool_calls": [raw]}
+    thought = {"type": "thought", "signature": "c2ln"}
+    said = {"type": "user_input", "content": [{"type": "text", "text": "Read it."}]}
     payload: dict[str, Any] = {
+        INTERACTIONS: {"input": [said, thought, raw, answer]},
         CHAT: {"messages": [user, called, answer]},
         RESPONSES: {"input": [user, raw, answer]},
         ANTHROPIC: {"messages": [user, called, answer]},

@@ -14,7 +14,7 @@ from app.formats import ToolDefinition
 from app.formats.message import FormatName
 from app.prompt.agent_tools import deferred_note, plan_deferral
 
-CHAT, RESPONSES, ANTHROPIC, GEMINI = FormatName
+CHAT, RESPONSES, ANTHROPIC, *_ = FormatName
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
