@@ -51,7 +51,7 @@ def test_real_conversations_build_valid_payloads(trace: Trace, judge: Judge, ser
     with closing(Client(served)) as client:
         total = Replay(client, judge, 1 + len(trace.messages) // ROUNDS).run(trace)
     assert not total.faults, "\n".join(total.faults[:20])
-    assert total.read_back == len(MODELS) * total.messages > 0
+    assert total.read_back == 4 * total.messages > 0
     assert sum(total.builds.values()) > 0
 
 
