@@ -179,7 +179,9 @@ class Digest:
         self._question = asked[:MAX_QUESTION_CHARS]
         for call in calls:
             self.work.add_call(call)
-        if not prose:
+        if prose.endswith(sentences.COLONS) and len(tail) > 1:  # it leads to what was left out
+            prose = prose[: prose.rindex(tail[-1])].strip()
+        if not any(map(str.isalpha, prose)):
             return
         last = max(self.said, default=0)
         if last > max(self.requests, default=0) and _width(self.said[last]) < STEP_CHARS:
@@ -209,7 +211,9 @@ class Digest:
         begun = max(self.requests, default=0)
         ended = [each for each in self.said if begun < each < number]
         surplus = list(self.said)[:-MAX_SAID]
-        for each in {*ended[:-1], *surplus}:
+        last = self.said[ended[-1]] if ended and ASKED in text else ""
+        is_question = last.endswith(QUESTION) and len(list(sentences.pieces(last))) == 1
+        for each in {*ended[: None if is_question else -1], *surplus}:  # the request has it
             del self.said[each]
         self.requests[number] = _bounded(text)
         self._state_all(text.partition(ASKED)[0], request=number)

@@ -144,6 +144,8 @@ _END = re.compile(
     r"[.!?…।۔؟](?<![.!?…].)[.!?…।۔؟]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
 )
 QUESTION = ("?", "？", "؟")
+COLONS = (":", "：")
+"""A text that ends in one leads to what follows."""
 _ORDINAL = re.compile(r"(?:^|(?:^|\s)[^\W\d_]{1,3} )\s*\d{1,2}$")
 """The number before an item, or the day of a date such as "am 5. Mai"."""
 
@@ -186,7 +188,7 @@ def is_prose(sentence: str) -> bool:
     """Whether it is a whole sentence or item that says something."""
     words = len(sentence.split())
     is_long = words >= 3 or len(sentence) - len(sentence.encode("ascii", "ignore")) >= 6
-    ends = sentence.endswith((":", "…", ",", "：", *QUESTION))
+    ends = sentence.endswith(("…", ",", *COLONS, *QUESTION))
     return is_long and not ends and len(sentence) <= MAX_SENTENCE_CHARS and not is_code(sentence)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from app.common import json_text
 from app.common.json_text import MESSAGE_LIMITS
-from app.compaction.summaries.sentences import is_code, one_line
+from app.compaction.summaries.sentences import is_code, is_prose, one_line
 from app.compaction.summaries.summary_text import GAVE, ON_ONE_LINE, Section
 from app.formats.message import Message, ToolCall
 
@@ -140,7 +140,12 @@ _ERROR = re.compile(
     r"|.{0,160}: No such file or directory|.{0,160}: Permission denied|make: \*\*\*"
     r"|.{0,120}: error(?: \w+)?: |- [EF]\d{3} )"
 )
-_SAYS_ERROR = re.compile(r"\s{0,8}(?:\{\s*\"error\"|(?:error|exception|traceback)\b)", re.I)
+_SAYS_ERROR = re.compile(
+    r"\s{0,8}(?:<[\w-]{0,30}error>|\{\s*\"error\"|(?:error|exception|traceback)\b)", re.IGNORECASE
+)
+_IS_ERROR = re.compile(r"is_?error[\"']?\s*[:=]\s*true\b", re.IGNORECASE)
+_FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|fail|errors?)\b", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _ERROR_LIST = re.compile(r"^- [EF]\d{3} ", re.MULTILINE)
 _TEST_LINE = re.compile(
     r"\b\d+ (?:passed|failed|errors?|passing|failing|skipped|pass|fail)\b|^test result:|^Tests?:"
@@ -168,18 +173,22 @@ _PROGRAM = re.compile(r"^[A-Za-z][\w.+-]{0,40}$")
 _VERB = re.compile(r"^[a-z][a-z:_-]{1,24}$")
 _QUERIES = frozenset({"status", "log", "diff", "show", "branch", "view", "list", "version"})
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
-_SPLIT = re.compile(r"&&|\|\||[;|\n]")
+_SPLIT = re.compile(r"&&|\|\||[;\n]")
+_CMDLET = re.compile(r"(?:Get|Select|Where|ForEach|Measure|Sort|Format|Out|Write)-\w+$")
 _ASSIGNS = re.compile(r"^\w+=|^-|^\d+$")
 _MOVES = re.compile(r"^(?:\s*#[^\n]*\n)?(?:\s*cd\s+[^\s;&]+\s*(?:&&|;)\s*)+|^\s*#[^\n]*\n")
 
 
 def runners_of(command: str) -> Iterator[str]:
     """Yield what a command runs, without flags and paths; nothing where it only looks."""
-    for part in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
-        words = [word.strip("\"'()") for word in part.split()[:12]]
-        words = list(dropwhile(lambda word: word in _WRAPS or _ASSIGNS.match(word), words))
-        program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
-        if program in _LOOKS or not _PROGRAM.match(program):
+    for whole in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
+        for part in whole.split("|"):  # of a pipe the first that does more than look
+            words = [word.strip("\"'()") for word in part.split()[:12]]
+            words = list(dropwhile(lambda word: word in _WRAPS or _ASSIGNS.match(word), words))
+            program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
+            if program not in _LOOKS and not _CMDLET.match(program):
+                break
+        if program in _LOOKS or _CMDLET.match(program) or not _PROGRAM.match(program):
             continue
         rest = [word for word in words[1:] if not word.startswith("-")]
         if program.rstrip("0123456789.") in _SCRIPTED:
@@ -199,27 +208,36 @@ def _failure(result: str, is_error: bool, is_command: bool) -> str:
     codes = _EXIT.findall(result[-400:]) or _EXIT.findall(result[:200]) if is_command else []
     code = int(codes[-1]) if codes else None
     errors = [line for line in lines if _ERROR.search(line[:400])] if is_command else []
-    if not (is_error or code or (errors and code is None)):
+    # The exit code may be that of a pipe's last program, so a count of failures wins.
+    counts = [line for line in lines if _TEST_LINE.search(line[:300])] if is_command else []
+    has_failed = bool(counts) and _FAILED_COUNT.search(counts[-1]) is not None
+    if not (is_error or code or has_failed or (errors and code is None)):
         return ""
+    errors = errors or [line.strip("=- _") for line in counts[-1:] if has_failed]
     first = " ".join(lines[: 1 + lines[0].endswith(":")]) if lines else ""
     line = errors[-1] if errors else lines[-1] if is_command and lines else first
     return one_line(line, MAX_LINE_CHARS) or f"exit code {code}"
 
 
 def _outcome(result: str) -> str:
-    """Return the line in which a run sums itself up."""
-    lines = [line.strip() for line in result[-3072:].splitlines()]
+    """Return the line in which a run sums itself up, or its last one; nothing without one."""
+    lines = [line for each in result[-3072:].splitlines() if (line := each.strip())]
     found = [line for line in lines if _TEST_LINE.search(line[:300])]
-    return one_line(found[-1].strip("=- _"), MAX_LINE_CHARS) if found else "ok"
+    if found:
+        return one_line(found[-1].strip("=- _"), MAX_LINE_CHARS)
+    if _EXIT.search(result[-400:]) or _EXIT.search(result[:200]):
+        return "ok"
+    last = lines[-1] if lines else ""
+    return one_line(last, MAX_RESULT_CHARS) if last[:1].isalpha() and is_prose(last) else ""
 
 
 def _short_result(text: str) -> str:
     """Return the first values of a JSON object, or the first line of a text."""
     if text.lstrip()[:1] == "{" and (parsed := _object(text[:MAX_ARGUMENT_CHARS])):
         plain = {key: each for key, each in parsed.items() if not is_code(str(each)[:200])}
-        return _values(plain, MAX_RESULT_CHARS) or "ok"
+        return _values(plain, MAX_RESULT_CHARS)
     line = one_line(next(iter(text.strip().splitlines()), ""), MAX_RESULT_CHARS)
-    return "ok" if not line or line.startswith("meta=") or is_code(line) else line
+    return "" if line.startswith(("meta=", "[", "{")) or is_code(line) else line
 
 
 def _values(values: Mapping[str, Any], max_chars: int) -> str:
@@ -277,8 +295,9 @@ class WorkState:
 
     def add_result(self, message: Message) -> str | None:
         """Read a result; return what a user answered in it to questions of the assistant."""
-        text = message.text
+        text = _COLOUR.sub("", message.text) if "[" in message.text else message.text
         ends = text[:4096] + text[-1024:]
+        is_error = message.is_error or _IS_ERROR.search(text[:200] + text[-200:]) is not None
         for reference in _REFERENCE.findall(ends)[:3] if "ref" in ends else ():
             self._put(Section.REFERENCES, reference.rstrip("."))
         call = self.pending.pop(message.tool_call_id or "", None)
@@ -288,12 +307,12 @@ class WorkState:
         if _ASKS.search(call.name) and ("questions" in arguments or "question" in arguments):
             found = _ANSWER.findall(text[:4000])
             answers = (f"{answer} (asked: {question})" for question, answer in found)
-            is_answer = not message.is_error and "questions" not in arguments
+            is_answer = not is_error and "questions" not in arguments
             return "\n".join(answers) or (text if is_answer else "")
         if command := _command_of(call, arguments):
-            self.add_command(command, text, message.is_error)
+            self.add_command(command, text, is_error)
         else:
-            self._add_other(call, arguments, text, message.is_error)
+            self._add_other(call, arguments, text, is_error)
         return None
 
     def add_command(self, command: str, result: str, is_error: bool = False) -> None:
@@ -325,7 +344,8 @@ class WorkState:
             if not is_read:
                 self._put(Section.FAILED, about, failure)
             return
-        self.entries[Section.FAILED].pop(about, None)
+        if not paths or paths[0][1]:  # a look at the file ends no failed edit
+            self.entries[Section.FAILED].pop(about, None)
         if _CREATES_TASK.search(call.name) and (subject := _first(arguments, ("subject",))):
             created = _CREATED.search(text[:400])
             number = created[1] if created else str(len(self.entries[Section.TODO]) + 1)

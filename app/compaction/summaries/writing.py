@@ -180,6 +180,9 @@ class Writer:
         for rank in ranks:
             reserved = int(self.limit * (1 - OPTIONAL_SHARE)) if rank.is_optional else 0
             self._take(rank, self.room - reserved)
+        for rank in ranks:
+            if rank.section is Section.SAID:  # what it decided is worth the rest
+                self._take(rank, self.room)
         self._leave_out_repeated()
 
     def _newest(self, section: Section) -> list[int]:
