@@ -215,6 +215,8 @@ class Digest:
         is_question = last.endswith(QUESTION) and len(list(sentences.pieces(last))) == 1
         for each in {*ended[: None if is_question else -1], *surplus}:  # the request has it
             del self.said[each]
+        if begun and not ended and text.startswith(self.requests[begun]):
+            del self.requests[begun]  # it was sent once more
         self.requests[number] = _bounded(text)
         self._state_all(text.partition(ASKED)[0], request=number)
 

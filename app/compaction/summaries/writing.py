@@ -137,8 +137,11 @@ class Writer:
         requests, said, stated = (newest[each] for each in _TALK)
         numbers, listed = list(self.digest.requests), self.items.get(Section.STATED, [])
         known, texts_of = self.digest.stated.values(), list(self.digest.requests.values())
-        telling = {each.request for each in known if each.of.is_strong}
-        texts = {each.line for each in known if each.of.values}
+        # One more statement of a kind that there are many of says less than any other.
+        common = self.digest.common_words()
+        rare = [each for each in known if not each.of.stems <= common]
+        telling = {each.request for each in rare if each.of.is_strong}
+        texts = {each.line for each in rare if each.of.values}
         newer = {each.line for each in known if each.is_newer}
         stated.sort(key=lambda at: listed[at] not in newer)
         others = sorted(requests[1:], key=lambda at: texts_of[at].endswith(QUESTION))

@@ -35,7 +35,7 @@ from tests.processes import is_ready, process, until
 __all__ = ["lines"]
 
 MODEL = "openai/gpt-4o-mini"
-SMALL = {"budget": {"context_window": 4_096, "max_output_tokens": 512}}
+SMALL = {"budget": {"context_window": 4_096, "max_output_tokens": 512}, "agent_tools": "none"}
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def test_the_metrics_of_a_session(summarised: Settings, fake_llm: FakeLLM)
         await client.post(f"{path}/context", json={"format": "anthropic", "model": "claude-3-opus"})
 
         made = (await client.post(f"{path}/compact", json={})).json()
-        assert made["compacted"] and made["model"] == MODEL
+        assert made["compacted"] and made["model"] == MODEL, made
         again = (await client.post(f"{path}/compact", json={})).json()
         assert not again["compacted"]
         fake_llm.always(status(401))

@@ -89,7 +89,9 @@ async def test_usage_in_a_list_is_that_of_each_conversation(client: httpx.AsyncC
     budget = {"context_window": 8_000, "max_output_tokens": 500}
     few = {"strategy": "sliding_window", "sliding_window": {"keep_last_n": 2}}
     paths = [
-        await new_conversation(client, model="gpt-4o", policy={"budget": budget, **own})
+        await new_conversation(
+            client, model="gpt-4o", policy={"budget": budget, "agent_tools": "none", **own}
+        )
         for own in ({}, few, {}, {})
     ]
     unknown = await new_conversation(client, model="of-our-own")
@@ -100,7 +102,8 @@ async def test_usage_in_a_list_is_that_of_each_conversation(client: httpx.AsyncC
             built = await post(client, f"{path}/context")
             usage = {"prompt_tokens": 900, "completion_tokens": 20}
             await post(client, f"{path}/usage", {"usage": usage, "build_id": built["build_id"]})
-    assert (await post(client, f"{paths[2]}/compact", {"target_tokens": 200}))["compacted"]
+    made = await post(client, f"{paths[2]}/compact", {"target_tokens": 200})
+    assert made["compacted"], made["reason"]
     assert (await post(client, f"{paths[3]}/overflow"))["compacted"]
     listed = (await client.get("/v1/conversations?include=usage")).json()["data"]
     found = {f"/v1/conversations/{item['conversation_id']}": item["usage"] for item in listed}

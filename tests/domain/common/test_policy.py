@@ -31,6 +31,7 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("sliding_window", "keep_last_n"): st.integers(1, 500),
     ("tree_summary", "chunk_size"): st.integers(2, 500),
     ("messages", "offload_oversized"): st.booleans(),
+    ("tool_output", "clear_repeated"): st.booleans(),
     ("compaction", "enabled"): st.booleans(),
     ("compaction", "auto"): st.booleans(),
     ("compaction", "threshold_ratio"): st.floats(0.01, 1),

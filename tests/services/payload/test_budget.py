@@ -91,7 +91,7 @@ async def test_too_many_tools_for_the_provider(harness: Harness) -> None:
     for format in (CHAT, RESPONSES):
         answer = await built(harness, cid, RequestSettings(format, MODELS[format]))
         assert faults(format, answer["payload"]) == []
-        assert (answer["degraded"], answer["deferred_tools"]) == ([], 200 - 122)
+        assert (answer["degraded"], answer["deferred_tools"]) == ([], 200 - 121)
     with failing("last_used", ServiceUnavailable("gone")):
         answer = await built(harness, cid, RequestSettings(CHAT, "gpt-4.1"))
     assert answer["degraded"] == ["tool_deferral"]

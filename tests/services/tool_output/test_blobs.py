@@ -11,11 +11,11 @@ import asyncpg
 import pytest
 
 from app.blobs.byte_store import BlobStore, ObjectStore
-from app.blobs.chunks import CHUNK_BYTES, decode_lossy
-from app.common.errors import ContextError, Gone, ServiceUnavailable
+from app.blobs.chunks import CHUNK_BYTES, Chunker, decode_lossy
+from app.common.errors import Gone, ServiceUnavailable
 from app.conversations.messages.stored_results import Content
 from app.repositories import Database
-from tests.services.fakes import TENANT, new_id, result
+from tests.services.fakes import TENANT, new_id
 from tests.services.tool_output.builders import HOUR, LARGE, Process, left, refused, summarising
 
 DROP = {"collection": {"drop_compacted": True}}
@@ -142,14 +142,16 @@ async def test_a_scheduled_collection_visits_due_conversations(
 
 
 async def test_objects_without_a_row_are_swept(database: Database) -> None:
-    """Objects of refused appends and deleted conversations are deleted, others stay."""
+    """Objects of unfinished appends and deleted conversations are deleted, others stay."""
     process = Process(database, ObjectStore("memory:///"))
     cid, deleted, while_away = [await process.harness.conversation() for _ in range(3)]
     for conversation_id in (deleted, while_away):
         await process.stored(conversation_id, LARGE)
     kept = await process.stored(cid, LARGE)
-    with pytest.raises(ContextError):
-        await process.harness.append(cid, result("no such call", "other\n" * 2000))
+    chunker = Chunker()  # of an append that its process did not end
+    async with process.store.writer(TENANT, cid, new_id()) as writer:
+        await writer.write([*chunker.feed(b"other\n" * 2000), *chunker.finish()])
+        await writer.finish()
     removed = await process.harness.conversations.remove(TENANT, deleted)
     assert (removed["blobs"], removed["blob_chunks"], removed["blob_uploads"]) == (1, 1, 0)
     process.store.is_away = True
