@@ -592,6 +592,8 @@ class LiteLlm(WrappedChat):
     def __init__(self, served: str, provider: Readers, is_stream: bool) -> None:
         super().__init__(served, provider, is_async=True, is_stream=is_stream)
         self.callback = ContextCallback(cast(AsyncContextClient, self.client), **SETTINGS)
+        # LiteLLM keeps the callbacks of the tests before in lists of its own.
+        litellm.logging_callback_manager._reset_all_callbacks()
         litellm.callbacks = [self.callback]
         self.reached = {"api_base": provider.api_base, "api_key": "test", "max_retries": 0}
 

@@ -82,7 +82,7 @@ UNSAID = {
     ),
     "a model has to be known, or allowed": ("compact", "compress"),
     "a seq, a build or a count is what there is": (
-        *("fork_conversation", "report_usage", "import_snapshot"),
+        *("fork_conversation", "rewind", "report_usage", "import_snapshot"),
     ),
     "an error has to be about the size of a request": ("overflow",),
     "several conversations do not become one": ("restore_snapshot",),
