@@ -589,8 +589,8 @@ class LiteLlm(WrappedChat):
 
     asked: ClassVar[dict[str, Any]] = {"model": "openai/gpt-4.1", "tools": [TOOL]}
 
-    def __init__(self, served: str, provider: Readers, is_stream: bool) -> None:
-        super().__init__(served, provider, is_async=True, is_stream=is_stream)
+    def __init__(self, served: str, provider: Readers) -> None:
+        super().__init__(served, provider, is_async=True, is_stream=False)
         self.callback = ContextCallback(cast(AsyncContextClient, self.client), **SETTINGS)
         # LiteLLM keeps the callbacks of the tests before in lists of its own.
         litellm.logging_callback_manager._reset_all_callbacks()
@@ -603,14 +603,11 @@ class LiteLlm(WrappedChat):
         named = {"conversation": "chat-1", "request_id": request_id}
         while True:
             asked = self.asked | self.sent(messages) | {"metadata": named} | self.reached
-            answer = await litellm.acompletion(**asked, stream=self.is_stream)
-            if self.is_stream:
-                answer = litellm.stream_chunk_builder([chunk async for chunk in answer])
+            answer = await litellm.acompletion(**asked)
             messages.append(answer.choices[0].message.model_dump(exclude_none=True))
             for call in messages[-1].get("tool_calls", []):
                 messages.append(await self.executed(call))
             if messages[-1]["role"] == "assistant":
-                await self.callback.settled("chat-1")
                 return str(messages[-1]["content"])
 
     async def executed(self, call: dict[str, Any]) -> dict[str, Any]:
@@ -709,18 +706,9 @@ WRAPPED: list[Callable[[str, Readers], Wrapped]] = [
     partial(WrappedResponses, is_async=True, is_stream=True),
     partial(WrappedAnthropic, is_async=False, is_stream=True),
     partial(WrappedAnthropic, is_async=True, is_stream=False),
+    LiteLlm,
 ]
-WRAPPED += [partial(LiteLlm, is_stream=False), partial(LiteLlm, is_stream=True)]
-NAMES = [
-    "chat",
-    "achat",
-    "responses",
-    "aresponses",
-    "anthropic",
-    "aanthropic",
-    "litellm",
-    "litellm-stream",
-]
+NAMES = ["chat", "achat", "responses", "aresponses", "anthropic", "aanthropic", "litellm"]
 
 
 Start = Callable[[], Process]

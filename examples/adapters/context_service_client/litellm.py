@@ -5,9 +5,9 @@
 
 1. Calls of `acompletion` whose `metadata` names a `conversation` get a build in the place of their
    messages; what is new of these is appended first. Other calls pass.
-2. The answer is appended, and its usage reported: before the caller has it, but of a stream when
-   LiteLLM logs it, which is after its end. The conversation's next call in this process waits for
-   that. If one of another process comes earlier, it appends the answer from its messages.
+2. The answer is appended, and its usage reported, before the caller has it. LiteLLM tells of the
+   answer of a stream at some time after its end; a call that comes earlier appends it from its
+   messages.
 3. "Too long" is reported, so that the next try fits.
 4. The callback executes no tools. New conversations therefore have none of the service's, unless
    their settings say otherwise.
@@ -15,8 +15,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import Any
 
 from litellm.integrations.custom_logger import CustomLogger
@@ -28,8 +26,6 @@ from context_service_client.service import AsyncContextClient, ContextServiceErr
 
 STATE = "context_service"
 """Key of a call's metadata: the build that it was made with."""
-LOGGED_SECONDS = 10.0
-"""How long a call waits for the answer of the stream before it; a stream that is left has none."""
 
 
 class ContextCallback(CustomLogger):  # type: ignore[misc]  # mypy skips LiteLLM
@@ -42,13 +38,6 @@ class ContextCallback(CustomLogger):  # type: ignore[misc]  # mypy skips LiteLLM
         super().__init__()
         self._service = service or AsyncContextClient()
         self._settings = {"policy": {"agent_tools": "none"}, **settings}
-        self._streaming: dict[str, asyncio.Event] = {}
-
-    async def settled(self, conversation: str) -> None:
-        """Wait until the answer that was streamed last is stored."""
-        if stored := self._streaming.pop(conversation, None):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stored.wait(), LOGGED_SECONDS)
 
     async def async_pre_call_deployment_hook(
         self, kwargs: Json, call_type: CallTypes | None
@@ -57,9 +46,6 @@ class ContextCallback(CustomLogger):  # type: ignore[misc]  # mypy skips LiteLLM
         metadata = kwargs.get("metadata") or {}
         if call_type is not CallTypes.acompletion or "conversation" not in metadata:
             return None
-        await self.settled(metadata["conversation"])
-        if kwargs.get("stream"):
-            self._streaming[metadata["conversation"]] = asyncio.Event()
         log, api = self._log(metadata), Chat(kwargs)
         if state := metadata.get(STATE):  # tried again, with what the last try was made of
             steps = asked("POST", f"{log.path}/context", state["ask"])
@@ -82,17 +68,7 @@ class ContextCallback(CustomLogger):  # type: ignore[misc]  # mypy skips LiteLLM
     ) -> None:
         """Append an answer that was streamed."""
         if kwargs.get("stream"):
-            metadata = kwargs["litellm_params"].get("metadata") or {}
-            try:
-                await self._store(metadata, response_obj)
-            finally:
-                self._end(metadata)
-
-    async def async_log_failure_event(
-        self, kwargs: Json, response_obj: Any, start_time: Any, end_time: Any
-    ) -> None:
-        """Let the next call begin."""
-        self._end(kwargs["litellm_params"].get("metadata") or {})
+            await self._store(kwargs["litellm_params"].get("metadata") or {}, response_obj)
 
     async def async_post_call_failure_deployment_hook(
         self,
@@ -112,10 +88,6 @@ class ContextCallback(CustomLogger):  # type: ignore[misc]  # mypy skips LiteLLM
             except ContextServiceError as refused:
                 if refused.code != "VALIDATION_ERROR":
                     raise
-
-    def _end(self, metadata: Json) -> None:
-        if streaming := self._streaming.get(metadata.get("conversation", "")):
-            streaming.set()
 
     def _log(self, metadata: Json) -> Log:
         return Log(metadata["conversation"], self._settings, metadata.get("request_id", ""))
