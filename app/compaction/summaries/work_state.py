@@ -179,18 +179,23 @@ _ASSIGNS = re.compile(r"^\w+=|^-|^\d+$")
 _MOVES = re.compile(r"^(?:\s*#[^\n]*\n)?(?:\s*cd\s+[^\s;&]+\s*(?:&&|;)\s*)+|^\s*#[^\n]*\n")
 
 
+def _words_of(pipe: str) -> list[str]:
+    """Return the words of the first program of a pipe that does more than look; none without."""
+    for part in pipe.split("|"):
+        words = [word.strip("\"'()") for word in part.split()[:12]]
+        words = list(dropwhile(lambda word: word in _WRAPS or _ASSIGNS.match(word), words))
+        program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
+        if program not in _LOOKS and not _CMDLET.match(program):
+            return [program, *words[1:]] if _PROGRAM.match(program) else []
+    return []
+
+
 def runners_of(command: str) -> Iterator[str]:
     """Yield what a command runs, without flags and paths; nothing where it only looks."""
-    for whole in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
-        for part in whole.split("|"):  # of a pipe the first that does more than look
-            words = [word.strip("\"'()") for word in part.split()[:12]]
-            words = list(dropwhile(lambda word: word in _WRAPS or _ASSIGNS.match(word), words))
-            program = words[0].replace("\\", "/").rpartition("/")[2] if words else ""
-            if program not in _LOOKS and not _CMDLET.match(program):
-                break
-        if program in _LOOKS or _CMDLET.match(program) or not _PROGRAM.match(program):
+    for pipe in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
+        if not (words := _words_of(pipe)):
             continue
-        rest = [word for word in words[1:] if not word.startswith("-")]
+        program, rest = words[0], [word for word in words[1:] if not word.startswith("-")]
         if program.rstrip("0123456789.") in _SCRIPTED:
             is_inline = words[1:2] in (["-c"], ["-e"], ["-"])
             script = words[1:3] if words[1:2] == ["-m"] else words[1:2] if is_inline else rest[:1]
