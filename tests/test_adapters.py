@@ -59,6 +59,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from litellm.llms.custom_httpx.async_client_cleanup import close_litellm_async_clients
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -609,6 +610,13 @@ class LiteLlm(WrappedChat):
                 messages.append(await self.executed(call))
             if messages[-1]["role"] == "assistant":
                 return str(messages[-1]["content"])
+
+    async def close(self) -> None:
+        """Close all connections, with those that LiteLLM keeps for later calls."""
+        await super().close()
+        await close_litellm_async_clients()
+        litellm.in_memory_llm_clients_cache.flush_cache()
+        gc.collect()  # its sockets end in this test, not in a later one
 
     async def executed(self, call: dict[str, Any]) -> dict[str, Any]:
         """Return the result of a call of either tool."""
