@@ -43,7 +43,8 @@ MIN_CUT_TOKENS, BRIEF_TOKENS = 24, 80
 LEAST_TOKENS = 24
 """Of a small room a share would not hold an item."""
 OPTIONAL_SHARE = 0.7
-"""Values, older conclusions and what was only read take no more than this share of the room."""
+"""Values, older conclusions and what was only read leave the rest of the room at first; then older
+conclusions take it."""
 MIN_ITEM_TOKENS = 3
 MAX_STATING_CHARS = 300
 """A longer message of a user asks for more than it states."""
