@@ -10,11 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from app.cli import cli
-from app.cli.demo import MAX_OUTPUT_TOKENS, SAMPLE_WINDOW, SAMPLES, read_traces
+from app.cli.demo import APPEND_ONLY, MAX_OUTPUT_TOKENS, SERVICE, SLIDING, WINDOW
+from app.cli.demo_session import STATED
 from app.settings import Settings
 from tests import keys
-from tests.commands import COMMAND, environment
+from tests.commands import COMMAND, environment, free_port
 from tests.conftest import in_thread
+
+WAYS = (SERVICE, SLIDING, APPEND_ONLY)
 
 
 def demo(*arguments: str) -> Result:
@@ -22,33 +25,33 @@ def demo(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["demo", *arguments])
 
 
-def row(output: str, name: str) -> list[str]:
-    """Return the cells of a conversation's line, or of the totals."""
-    line = next(line for line in output.splitlines() if line.startswith(name))
-    return re.split(r"\s{2,}", line)
+def test_a_session_is_held_in_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a service one is started; the session is compacted, and an early fact stays known.
 
-
-def test_samples_are_replayed_and_compacted(served: str) -> None:
-    """The samples outgrow the demo's window, are compacted, and every payload fits."""
-    result = demo("--url", served)
+    The payloads fit, and cost less than those of the last messages. [inspector.page]
+    """
+    monkeypatch.setattr("app.cli.demo.DEFAULT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("CONTEXT_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    result = demo("--messages", "170")
     assert result.exit_code == 0, result.output
-    traces = read_traces(SAMPLES)
-    for trace in traces:
-        assert row(result.output, trace.name)[1] == f"{len(trace.messages):,}"
-    totals = row(result.output, f"{len(traces)} conversations")
-    assert int(totals[5]) >= 3
-    assert 50 < int(totals[6].removesuffix("%")) < 100
-    assert int(totals[4].replace(",", "")) <= SAMPLE_WINDOW - MAX_OUTPUT_TOKENS
-    assert "Refused" not in result.output
+    assert len(re.findall(r"compacted, [\d,]+ → [\d,]+ tokens$", result.output, re.M)) >= 2
+    found = [re.findall(rf"^{name} .*$", result.output, re.M)[0] for name in WAYS]
+    ours, sliding, whole = (re.split(r"\s{2,}", line)[1:] for line in found)
+    assert (ours[-1], sliding[-1], whole[-1]) == ("yes", "no", "yes")
+    assert int(ours[1].replace(",", "")) <= WINDOW - MAX_OUTPUT_TOKENS
+    assert int(whole[1].replace(",", "")) > WINDOW
+    assert 100 > int(ours[3].removesuffix("%")) > int(sliding[3].removesuffix("%"))
+    assert float(ours[4].removeprefix("$")) < float(sliding[4].removeprefix("$"))
+    assert f"The payload has:  - {STATED}\n" in result.output
 
 
 def test_the_demo_opens_the_inspector(served: str, tmp_path: Path) -> None:
-    """With `--open` the browser is sent to the inspector of the service. [inspector.page]"""
+    """With `--open` the browser is sent to the page of the conversation. [inspector.page]"""
     browser, opened = tmp_path / "browser", tmp_path / "opened"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > "{opened}"\n', encoding="utf-8")
     browser.chmod(0o755)
     trace = tmp_path / "one.jsonl"
-    trace.write_text(SAMPLES.read_text(encoding="utf-8").splitlines()[-1], encoding="utf-8")
+    trace.write_text('{"messages": [{"role": "user", "content": "Hello."}]}\n', encoding="utf-8")
     done = subprocess.run(
         [*COMMAND, "demo", str(trace), "--url", served, "--open"],
         env=environment(BROWSER=f"{browser} %s"),
@@ -57,8 +60,8 @@ def test_the_demo_opens_the_inspector(served: str, tmp_path: Path) -> None:
         text=True,
         timeout=120,
     )
-    assert opened.read_text(encoding="utf-8") == f"{served}/inspector"
-    assert f"{served}/inspector" in done.stdout
+    page = opened.read_text(encoding="utf-8")
+    assert page.startswith(f"{served}/inspector#/c/") and f"watch it at {page}\n" in done.stdout
 
 
 @pytest.mark.parametrize(

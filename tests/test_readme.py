@@ -190,6 +190,7 @@ def test_the_demo_can_be_pasted(served: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("CONTEXT_URL", served)
-    said = pasted(block(GETTING_STARTED, "sh", "context-service demo"))
-    assert f"curl '{served}/v1/conversations/" in said
+    short = block(GETTING_STARTED, "sh", "context-service demo") + " --messages 30"
+    said = pasted(short.replace("\n --", " --"))
+    assert f"curl '{served}/v1/conversations/" in said and "The payload has:" in said
     assert "`CONTEXT_URL`" in GETTING_STARTED and "`CONTEXT_API_KEY`" in GETTING_STARTED

@@ -1,48 +1,49 @@
-"""The demo: replays conversations against a running service and prints the result of each.
+"""The demo: replays a long session in a small window, beside two usual ways to keep a history.
 
 1. It does what an agent backend does: it appends every message, and builds a payload before each
-   answer of the assistant and at the end, in the request that appends the message before it.
-2. A system or developer message at the start becomes a section; `tools` become the
+   answer of the assistant and at the end, in the request that appends what came since.
+2. Each conversation is kept three times: by the service's default in a small window, as the last
+   messages in the same window, and as the whole log in a window that has room for it.
+3. Instead of a model the demo reports the usage: the tokens that the payload has, and as cached
+   those that a provider can have from the payload before. The service counts what that costs.
+4. A system or developer message at the start becomes a section; `tools` become the
    conversation's tools.
-3. The window is small, so that short conversations outgrow it and are compacted.
-4. A refused request is listed with its reason, and the replay continues. A refused key ends it.
+5. A refused request is listed with its reason, and the replay continues. A refused key ends it.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import webbrowser
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
+from tempfile import TemporaryDirectory
+from time import perf_counter, sleep
 from typing import Any
 
 import click
 import httpx
 
+from app.cli import demo_session
 from app.common import json_text
+from app.common.environment import PREFIX
 
-SAMPLES = Path(__file__).with_name("samples.jsonl")
-MODEL = "gpt-4o-mini"
-SAMPLE_WINDOW = 5_000
-TRACE_WINDOW = 32_000
-MAX_OUTPUT_TOKENS = 500
+DEFAULT_URL = "http://127.0.0.1:8080"
+MODEL = "gpt-5-mini"
+WINDOW, WIDE_WINDOW = 16_000, 400_000
+MAX_OUTPUT_TOKENS = 1_000
 TIMEOUT_SECONDS = 120
 LIMITS = httpx.Limits(keepalive_expiry=2.0)
 """A server may close a connection that was idle for longer."""
-COLUMNS = (
-    "conversation",
-    "messages",
-    "tokens",
-    "builds",
-    "largest",
-    "compactions",
-    "cached",
-    "before → after",
-)
-_LONGEST_NAME = 24
+SERVICE, SLIDING, APPEND_ONLY = "the service", "last messages", "append-only"
+COLUMNS = ("", "window", "largest payload", "sent", "cached", "cost of input", "knows message 9")
+FIXED = ("system_prompt", "skill_prompts", "tool_descriptions")
+BAR = 40
 
 
 class Unreachable(click.ClickException):
@@ -143,64 +144,132 @@ class Trace:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """The result of one conversation."""
+class Lane:
+    """One way to keep a conversation, and what came of it."""
 
     name: str
-    conversation_id: str = ""
-    messages: int = 0
-    tokens: int = 0
+    window: int
+    path: str
     builds: int = 0
     largest: int = 0
     """The tokens of the largest payload."""
-    compactions: int = 0
     sent: int = 0
     """The tokens of all payloads."""
     cached: int = 0
     """How many of them the payload before had, so that a provider can have cached them."""
     newest: int = 0
-    change: str = ""
-    """The tokens of the payload around the last compaction."""
-    degraded: list[str] = field(default_factory=list)
+    cost: float = 0.0
+    """What the calls cost without their answers, in USD."""
+    report: dict[str, Any] | None = None
+    """The usage of the last call, for the next request."""
+    known: dict[str, Any] | None = None
+    """The last build, on which the next is a delta."""
+    payload: Any = None
+    """The last payload or delta."""
     refused: list[str] = field(default_factory=list)
+
+    def step(self, client: Client, batch: Sequence[object], *, is_last: bool) -> str | None:
+        """Append messages and build (rule 1); returns what was compacted in words, if anything."""
+        known = None if is_last else self.known  # with it the answer has what is new alone
+        body = {"append": {"messages": batch}, "report": self.report, "known": known}
+        answer = client.send("POST", f"{self.path}/context", body)
+        if not answer.accepted:
+            self.refused.append(f"{self.name}, call {self.builds + 1}: {answer.reason}")
+            return None
+        built = answer.body
+        before, used = self.newest, built["tokens_used"]
+        if (reason := built["cache_break_reason"]) is not None:
+            budget = built["diagnostics"]["budget"]
+            before = sum(budget[part] for part in FIXED if reason != "tools_changed")
+        cached = min(before, used)
+        usage = {"prompt_tokens": used, "prompt_tokens_details": {"cached_tokens": cached}}
+        self.report = {"build_id": built["build_id"], "usage": {**usage, "completion_tokens": 0}}
+        self.known = {name: built[name] for name in ("epoch", "through_seq", "build_id")}
+        self.builds += 1
+        self.largest = max(self.largest, used)
+        self.sent, self.cached, self.newest = self.sent + used, self.cached + cached, used
+        self.payload = built["payload"]
+        done = built["diagnostics"]["compaction"]
+        return f"{done['before_tokens']:,} → {used:,}" if done and done["compacted"] else None
+
+    def end(self, client: Client) -> None:
+        """Report the last call, and read what all of them cost."""
+        if self.report is not None:
+            client.send("POST", f"{self.path}/usage", self.report)
+            self.cost = client.send("GET", f"{self.path}/usage").body["totals"]["cost_usd"] or 0.0
+
+    @property
+    def share(self) -> str:
+        """The cached share of all payloads."""
+        return f"{self.cached / max(1, self.sent):.0%}"
 
     @property
     def row(self) -> tuple[str, ...]:
         """Its line of the table."""
-        name = self.name
-        if len(name) > _LONGEST_NAME:
-            name = f"{name[: _LONGEST_NAME - 1]}…"
-        counts = (self.messages, self.tokens, self.builds, self.largest, self.compactions)
-        cached = f"{self.cached / max(1, self.sent):.0%}"
-        return (name, *(f"{count:,}" for count in counts), cached, self.change)
+        counts = (f"{count:,}" for count in (self.window, self.largest, self.sent))
+        knows = "yes" if demo_session.FACT in json_text.dumps(self.payload) else "no"
+        return (self.name, *counts, self.share, f"${self.cost:.3f}", knows)
 
 
-def run(traces: Path | None, url: str, key: str | None) -> str:
-    """Replay the conversations of a file, or the samples, and print a line for each.
+def run(traces: Path | None, url: str | None, key: str | None, count: int, *, opens: bool) -> None:
+    """Replay the conversations of a file, or a made one of so many messages, and print the bills.
 
-    Returns the address of the page that shows them.
+    Without an address it is the service on the default port, or one that is started for the demo.
 
     Raises click.ClickException if the service at `url` does not answer or rejects the key, if a
     line of the file is not a conversation, and, after printing, if a request was refused.
     """
-    key = (key or "").strip()  # a variable read from a file often ends in a newline
-    conversations = read_traces(traces or SAMPLES)
+    key = (key or "").strip() or None  # a variable read from a file often ends in a newline
+    sections = [{"name": "system", "content": demo_session.SYSTEM}]
+    made = Trace("a long session", sections, demo_session.tools(), demo_session.messages(count))
+    conversations = read_traces(traces) if traces else [made]
     if not conversations:
         raise click.ClickException("The file holds no conversation.")
-    window = TRACE_WINDOW if traces else SAMPLE_WINDOW
-    with closing(Client(url, key or None)) as client:
-        client.send("GET", "/v1/agents")  # fails before the progress bar appears
-        length = sum(len(trace.messages) for trace in conversations)
-        with click.progressbar(length=length, label="Replaying", file=sys.stderr) as bar:
-            outcomes = [
-                replay(client, trace, window, lambda: bar.update(1)) for trace in conversations
-            ]
-        page = f"{client.url}/inspector"
-    click.echo(report(outcomes, window, url, has_key=bool(key)))
-    if refused := sum(len(outcome.refused) for outcome in outcomes):
-        raise click.ClickException(f"Requests that the service refused: {refused}.")
-    click.echo(f"See what fills each window: {page}")
-    return page
+    with _service(url) as (address, is_own), closing(Client(address, key)) as client:
+        client.send("GET", "/v1/agents")  # fails before anything is printed
+        lanes = []
+        for trace in conversations:
+            lanes += replay(client, trace, opens=opens)
+            opens = False
+        if refused := [f"  {reason}" for lane in lanes for reason in lane.refused]:
+            click.echo("\n".join(["", "Refused by the service:", *refused]))
+            raise click.ClickException(f"Requests that the service refused: {len(refused)}.")
+        if is_own:
+            click.pause("\nThe service of this demo ends, and its page, when you press a key.")
+
+
+@contextmanager
+def _service(url: str | None) -> Iterator[tuple[str, bool]]:
+    """Yield the address of a service, and whether it was started for this block."""
+    if url is not None or _answers(DEFAULT_URL):
+        yield url or DEFAULT_URL, False
+        return
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    click.echo(f"No service answers at {DEFAULT_URL}: one is started at {address}.", err=True)
+    # Its database is its own, whatever the environment says.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    command = (sys.executable, "-m", "app.cli", "serve", "--port", str(port))
+    with (
+        TemporaryDirectory(prefix="context-demo-") as folder,
+        subprocess.Popen((*command, "--data-dir", folder), env=environ, stderr=-3) as process,
+    ):
+        try:
+            while not _answers(address):
+                if process.poll() is not None:
+                    raise Unreachable("It did not start: see `context-service serve`.")
+                sleep(0.1)
+            yield address, True
+        finally:
+            process.terminate()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", timeout=TIMEOUT_SECONDS, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
 
 
 def read_traces(path: Path) -> list[Trace]:
@@ -213,98 +282,85 @@ def read_traces(path: Path) -> list[Trace]:
         ]
 
 
-def replay(client: Client, trace: Trace, window: int, done: Callable[[], None]) -> Outcome:
-    """Replay one conversation in a window of so many tokens; `done` is called per message."""
-    outcome = Outcome(trace.name)
-    body = {
-        "model": MODEL,
-        "policy": {"budget": {"context_window": window, "max_output_tokens": MAX_OUTPUT_TOKENS}},
-        "sections": trace.sections,
-        "tools": trace.tools,
-        "metadata": {"demo": trace.name},
+def replay(
+    client: Client, trace: Trace, window: int = WINDOW, *, opens: bool = False
+) -> list[Lane]:
+    """Keep one conversation in three ways, and print what happens to it and the bill."""
+    lanes = [_lane(client, trace, name, window) for name in (SERVICE, SLIDING, APPEND_ONLY)]
+    page = f"{client.url}/inspector#{lanes[0].path.replace('/v1/conversations', '/c')}/time"
+    click.echo(f"{trace.name}, {len(trace.messages):,} messages: watch it at {page}")
+    if opens and not webbrowser.open(page):
+        click.echo("No browser was found: open this page in one.")
+    done, total = 0, len(trace.messages)
+    for batch in _steps(trace.messages):
+        done += len(batch)
+        change, *_ = [lane.step(client, batch, is_last=done == total) for lane in lanes]
+        _draw(lanes[0], done, total, change)
+    for lane in lanes:
+        lane.end(client)
+    click.echo(report(client, lanes))
+    return lanes
+
+
+def _lane(client: Client, trace: Trace, name: str, window: int) -> Lane:
+    tokens = sum(map(len, map(json_text.dumps, trace.messages))) / 4
+    kept = max(2, int(len(trace.messages) * window * 2 / 3 / max(1, tokens)))
+    policies: dict[str, dict[str, Any]] = {
+        SERVICE: {"compaction": {"mode": "inline"}},
+        SLIDING: {"strategy": "sliding_window", "sliding_window": {"keep_last_n": kept}},
+        APPEND_ONLY: {"strategy": "full_history"},
     }
+    window = WIDE_WINDOW if name == APPEND_ONLY else window
+    budget = {"context_window": window, "max_output_tokens": MAX_OUTPUT_TOKENS}
+    title = f"Demo: {trace.name} ({name})"
+    body: dict[str, Any] = {"model": MODEL, "policy": {**policies[name], "budget": budget}}
+    body |= {"sections": trace.sections, "tools": trace.tools, "metadata": {"title": title}}
     created = client.send("POST", "/v1/conversations", body)
     if not created.accepted:
-        outcome.refused.append(f"conversation: {created.reason}")
-        return outcome
-    outcome.conversation_id = created.body["conversation_id"]
-    following = [message.get("role") for message in trace.messages[1:]] + ["assistant"]
-    for number, (message, role) in enumerate(zip(trace.messages, following, strict=True), 1):
-        _send(client, outcome, number, message, builds=role == "assistant")
-        done()
-    return outcome
+        raise click.ClickException(f"The service refused the conversation: {created.reason}")
+    return Lane(name, window, f"/v1/conversations/{created.body['conversation_id']}")
 
 
-def _send(
-    client: Client, outcome: Outcome, number: int, message: Mapping[str, Any], *, builds: bool
-) -> None:
-    """Append a message, and build a payload in the same request before an answer (rule 1)."""
-    path = f"/v1/conversations/{outcome.conversation_id}"
-    batch: dict[str, Any] = {"messages": [message]}
-    if builds:
-        answer = client.send("POST", f"{path}/context", {"append": batch})
-        appended = answer.body.get("appended") if isinstance(answer.body, dict) else None
-    else:
-        answer = client.send("POST", f"{path}/messages", batch)
-        appended = answer.body if answer.accepted else None
-    if appended is None:
-        outcome.refused.append(f"message {number}: {answer.reason}")
-        return
-    outcome.messages += 1
-    outcome.tokens += sum(stored["token_count"] for stored in appended["messages"])
-    if not builds:
-        return
-    if not answer.accepted:
-        outcome.refused.append(f"build after message {number}: {answer.reason}")
-        return
-    used, compaction = answer.body["tokens_used"], answer.body["diagnostics"]["compaction"]
-    outcome.builds += 1
-    outcome.largest = max(outcome.largest, used)
-    if (reason := answer.body["cache_break_reason"]) is not None:
-        budget = answer.body["diagnostics"]["budget"]
-        fixed = ("system_prompt", "skill_prompts", "tool_descriptions")
-        outcome.newest = sum(budget[part] for part in fixed if reason != "tools_changed")
-    outcome.cached += min(outcome.newest, used)
-    outcome.sent += used
-    outcome.newest = used
-    outcome.degraded += answer.body["degraded"]
-    if compaction and compaction["compacted"]:
-        outcome.compactions += 1
-        outcome.change = f"{compaction['before_tokens']:,} → {used:,}"
+def _steps(messages: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield the messages in parts, each of which ends where a model is called (rule 1)."""
+    batch: list[Mapping[str, Any]] = []
+    for number, message in enumerate(messages, 1):
+        batch.append(message)
+        if number == len(messages) or messages[number].get("role") == "assistant":
+            yield batch
+            batch = []
 
 
-def report(outcomes: Sequence[Outcome], window: int, url: str, *, has_key: bool) -> str:
-    """Return what to print: a table, its totals, and what was refused."""
-    largest = max(outcome.largest for outcome in outcomes)
-    total = Outcome(f"{len(outcomes)} conversations", largest=largest)
-    for name in ("messages", "tokens", "builds", "compactions", "sent", "cached"):
-        setattr(total, name, sum(getattr(outcome, name) for outcome in outcomes))
-    rows = [COLUMNS, *(outcome.row for outcome in outcomes), total.row]
+def _draw(lane: Lane, done: int, total: int, change: str | None) -> None:
+    """Show the payload as a bar on a terminal; a compaction becomes a line that stays."""
+    erase = "\r\033[K" if sys.stderr.isatty() else ""
+    if change:
+        click.echo(f"{erase}  message {done:>5,}: compacted, {change} tokens")
+    if erase:
+        filled = round(BAR * lane.newest / lane.window)
+        share = f"{lane.newest:>7,} of {lane.window:,} tokens, {lane.share} cached"
+        bar = f"{'█' * filled}{'░' * (BAR - filled)} {share}" if done < total else ""
+        click.echo(f"{erase}  message {done:>5,} of {total:,} {bar}", nl=done == total, err=True)
+
+
+def report(client: Client, lanes: Sequence[Lane]) -> str:
+    """Return what to print at the end: the bills, and where an early fact is."""
+    rows = [COLUMNS, *(lane.row for lane in lanes)]
+    texts = demo_session.FACT in json_text.dumps(lanes[-1].payload)
+    rows = [row if texts else row[:-1] for row in rows]  # a file has no such fact
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
+    lines = [""]
     for name, *cells in rows:
         aligned = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append("  ".join((name.ljust(widths[0]), *aligned)).rstrip())
-    rule = "-" * len(lines[0])
-    lines = [
-        *(lines[0], rule, *lines[1:-1], rule, lines[-1], ""),
-        f"Window {window:,} tokens, {MAX_OUTPUT_TOKENS:,} of them kept for the answer: a payload"
-        f" may take {window - MAX_OUTPUT_TOKENS:,}, and the largest took {largest:,}.",
-        "tokens: the whole log. cached: the share of the payloads that a provider's cache can hold."
-        " before → after: the payload around the last compaction.",
-    ]
-    if steps := Counter(step for outcome in outcomes for step in outcome.degraded):
-        counted = ", ".join(f"{step} {count}" for step, count in sorted(steps.items()))
-        lines.append(f"Other steps taken so that a payload fits: {counted}.")
-    if compacted := next((each for each in outcomes if each.compactions), None):
-        where = f"{url.rstrip('/')}/v1/conversations/{compacted.conversation_id}"
-        header = ' -H "Authorization: Bearer $CONTEXT_API_KEY"' if has_key else ""
-        lines.append(
-            f"Nothing is lost: curl '{where}/messages?limit=1000'{header} has every message."
-        )
-    if refused := [f"  {each.name}: {reason}" for each in outcomes for reason in each.refused]:
-        lines += ["", "Refused by the service:", *refused]
-    return "\n".join(lines)
+    if texts:
+        said = "\n".join(str(each.get("content")) for each in lanes[0].payload["messages"])
+        found = next((line for line in said.splitlines() if demo_session.FACT in line), "nothing")
+        where = f"curl '{client.url}{lanes[0].path}/messages?query=freeze'"
+        lines += ["", f"Asked at the end: {demo_session.QUESTION}"]
+        lines += [f"The payload has:  {found.strip()}", f"The log has all:  {where}"]
+    note = f"cached: the share that a provider's cache can hold. cost: at the price of {MODEL}."
+    return "\n".join([*lines, "", note])
 
 
 def _trace(line: str, place: str, name: str) -> Trace:

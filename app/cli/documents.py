@@ -67,10 +67,8 @@ def settings(output: IO[str]) -> None:
 )
 @click.option(
     "--url",
-    default="http://127.0.0.1:8080",
     envvar="CONTEXT_URL",
-    help="Address of the service.",
-    show_default=True,
+    help="Address of the service; default: the one on port 8080, or one started for the demo.",
     show_envvar=True,
 )
 @click.option(
@@ -79,21 +77,17 @@ def settings(output: IO[str]) -> None:
     help="API key, if the service requires one.",
     show_envvar=True,
 )
-@click.option("--open", "opens", is_flag=True, help="Open the inspector in a browser.")
-def demo(traces: Path | None, url: str, key: str | None, opens: bool) -> None:
-    """Replay conversations against a running service and print the result of each.
+@click.option("--messages", type=click.IntRange(20, 700), default=600, help="How many; 600.")
+@click.option("--open", "opens", is_flag=True, help="Show it in a browser as it happens.")
+def demo(traces: Path | None, url: str | None, key: str | None, messages: int, opens: bool) -> None:
+    """Replay a long session in a small window, live, and print what it cost.
 
-    TRACES is a file with one conversation per line; default: the samples of the project. The exit
-    code is 1 if the service refused a request.
+    Beside it the same session is kept append-only, and as its last messages. TRACES is a file with
+    a conversation of your own per line. The exit code is 1 if the service refused a request.
     """
     from app.cli.demo import run
 
-    page = run(traces, url, key)
-    if opens:
-        import webbrowser
-
-        if not webbrowser.open(page):
-            click.echo(f"No browser was found: open {page} in one.")
+    run(traces, url, key, messages, opens=opens)
 
 
 def markdown() -> str:
