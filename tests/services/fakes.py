@@ -21,7 +21,7 @@ from app.common.pages import Page
 from app.compaction.rewind import RewindService
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
-from app.compaction.summaries.checklist import split_kept
+from app.compaction.summaries.checklist import own_text as own_text_of
 from app.compaction.summaries.model_calls import SummariserSettings
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.summariser import Summariser
@@ -100,7 +100,7 @@ class Clock:
 
 def own_text(summary: str | None) -> str:
     """Return what a model wrote of a summary: without kept statements and the last line."""
-    return split_kept(summary or "")[1]
+    return own_text_of(summary or "")
 
 
 class ScriptedGateway:

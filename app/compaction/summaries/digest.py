@@ -4,7 +4,8 @@
    the same rules; it becomes text last. [summary.statements]
 2. A user's message is a request, unless the assistant only took note of it: then it is statements.
    Sentences of requests stay in them, but those with a label are statements as well: they hold on.
-3. Of the assistant the last text of each turn is kept, of the newest turn all texts.
+3. Of the assistant the last text of each turn is kept, of the newest turn all texts. The last
+   sentence of a text says what comes next: it is left out once another text follows.
 4. What a user states replaces older statements about the subject where that is sure, never a
    later one. A short correction right after what it corrects is part of it. [summary.superseded]
 5. Output that a harness sends as the user's message is the result of the command that the
@@ -19,7 +20,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from itertools import count
 
 from app.compaction.summaries import sentences
 from app.compaction.summaries.sentences import (
@@ -37,7 +37,6 @@ from app.formats.message import File, Message, Role, Text
 MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID = 60
-STEP_CHARS = 160
 MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
@@ -83,9 +82,9 @@ class Stated:
 class Digest:
     """What a conversation holds so far.
 
-    `requests` and `said` are texts by the number of their message, `stated` statements by their
-    words, in the order of their last mention. `earlier` is a harness's own summary. With
-    `keeps_users` nothing replaces what a user stated.
+    `requests` and `said` are texts by the number of their message, in any order, `stated`
+    statements by their words in the order of their last mention. `earlier` is a harness's own
+    summary. With `keeps_users` nothing replaces what a user stated.
     """
 
     requests: dict[int, str] = field(default_factory=dict)
@@ -100,8 +99,8 @@ class Digest:
     _asked: tuple[int, str] | None = None
     """A user's message that the assistant has not answered yet, and its number."""
     _is_noted: bool = False
-    _last_said: str | None = ""
-    """What the assistant said last; after an earlier summary that is not known."""
+    _acts: bool | None = False
+    """Whether what the assistant said last ends in a command; None where that is not known."""
     _question: str = ""
     _action: str = ""
     _is_command: bool = False
@@ -132,17 +131,16 @@ class Digest:
 
     def _add_user(self, text: str) -> None:
         asked, typed = self._asked, sentences.typed_text(text)
-        if asked is not None and sentences.corrects(typed, asked[1]):
+        if asked and ASKED not in asked[1] and sentences.corrects(typed, asked[1]):
             self._asked = asked[0], f"{asked[1]}{GAVE}{typed}"
             return
         self.finish()
-        said, self._last_said = self._last_said, ""
+        acts, self._acts = self._acts, False
         is_expanded, self._is_command = self._is_command, "<command-name>" in text[:400]
         is_answer = len(typed) <= SHORT_ANSWER_CHARS and not typed.endswith(QUESTION)
-        if self._is_output(text, said):
-            if self._action:
-                self.work.add_command(self._action, text)
-                self._action = ""
+        if self._is_output(text, acts):
+            self.work.add_command(self._action, text)
+            self._action = ""
         elif resumed := sentences.resumed_from(text):
             self.earlier = resumed
         elif typed and not (is_expanded and len(typed) > MAX_TYPED_CHARS):
@@ -150,23 +148,21 @@ class Digest:
                 typed, self._question = f"{typed}{ASKED}{self._question})", ""
             self._asked = self._number, typed
 
-    def _is_output(self, text: str, said: str | None) -> bool:
-        """Whether a user's message is the output of the command that `said` ends in (rule 5)."""
+    def _is_output(self, text: str, acts: bool | None) -> bool:
+        """Whether a user's message is the output of a command that the assistant's text ends in."""
         is_marked = sentences.is_marked_output(text)
-        if said is None or not sentences.ends_in_action(said):
-            return said is None and is_marked
+        if not acts:
+            return acts is None and is_marked
         looks = is_marked or sentences.is_listing(text)
         self._after_commands[looks] += 1
         return looks or self._after_commands[True] > 3 * self._after_commands[False]
 
     def _add_assistant(self, message: Message, text: str) -> None:
-        calls, before = message.calls, text
-        self._action = ""
-        if not calls and ("```" in text or "</" in text):
-            self._action, before = sentences.command_in(text)
-        prose = sentences.without_code(before or text)
-        self._last_said = text
-        is_step = bool(calls) or bool(self._action)
+        calls = message.calls
+        action = None if calls else sentences.action_in(text)
+        self._acts, (self._action, before) = action is not None, action or ("", text)
+        prose = sentences.without_code(before)
+        is_step = bool(calls) or self._acts
         is_note = not is_step and _width(prose) <= NOTED_CHARS and not prose.endswith(QUESTION)
         if is_note and self._asked is None and self._number - 1 in self.requests:
             self._asked = self._number - 1, self.requests.pop(self._number - 1)
@@ -184,9 +180,13 @@ class Digest:
         if not any(map(str.isalpha, prose)):
             return
         last = max(self.said, default=0)
-        if last > max(self.requests, default=0) and _width(self.said[last]) < STEP_CHARS:
-            del self.said[last]  # a short step that is over
+        if last > max(self.requests, default=0):  # its last sentence says what came next
+            found = sentences.pieces(self.said.pop(last))[:-1]
+            if any(is_prose(each.strip()) for each in found):
+                self.said[last] = "".join(found).strip()
         self.said[self._number] = _bounded(prose)
+        for each in sorted(self.said)[:-MAX_SAID]:
+            del self.said[each]
         self._state_all(prose, is_step=is_step)
 
     def finish(self, *, is_answered: bool = False) -> None:
@@ -210,10 +210,9 @@ class Digest:
         """Add a request, which ends the turn before it (rule 3)."""
         begun = max(self.requests, default=0)
         ended = [each for each in self.said if begun < each < number]
-        surplus = list(self.said)[:-MAX_SAID]
         last = self.said[ended[-1]] if ended and ASKED in text else ""
         is_question = last.endswith(QUESTION) and len(list(sentences.pieces(last))) == 1
-        for each in {*ended[: None if is_question else -1], *surplus}:  # the request has it
+        for each in ended[: None if is_question else -1]:  # the request has it
             del self.said[each]
         if begun and not ended and text.startswith(self.requests[begun]):
             del self.requests[begun]  # it was sent once more
@@ -311,33 +310,23 @@ class Digest:
 
     # --- earlier summaries ----------------------------------------------------------------
 
-    def restore_stated(self, text: str) -> None:
-        """Take up what a user said from an earlier summary."""
-        self._state(text, 0, replaces=False)
-
-    def restore_request(self, text: str) -> None:
-        """Take up a user's message from an earlier summary, which comes before all new ones."""
-        number = next(each for each in count(1) if each not in self.requests)
-        self._number = max(self._number, number)
-        self.requests[number] = text
-        self._state_all(text.partition(ASKED)[0], request=number, replaces=False)
-
     def read(self, summary: str, *, replaces: bool = False) -> None:
         """Take up an earlier summary, or several; other text is a harness's own summary.
 
         With `replaces` its statements replace those that are known already.
         """
         self.finish()
-        self._last_said = None
+        self._acts = None
         for section, item in items_of(summary):
             numbered = _NUMBER.match(item)
             number, body = (int(numbered[1]), item[numbered.end() :]) if numbered else (0, item)
+            self._number = max(self._number, number)
             if section is Section.REQUESTS and number:
-                self._restore(self.requests, number, body)
+                self.requests[number] = max(self.requests.get(number, ""), body, key=len)
                 stated = body.partition(ASKED)[0]
                 self._state_all(stated, request=number, replaces=replaces)
             elif section is Section.SAID and number:
-                self._restore(self.said, number, body)
+                self.said[number] = max(self.said.get(number, ""), body, key=len)
             elif section in (Section.STATED, Section.VALUES):
                 at, text = (number, body) if item.startswith("@") else (0, item)
                 self._state(text, at, by_user=section is Section.STATED, replaces=replaces)
@@ -345,13 +334,6 @@ class Digest:
                 self.work.restore(section, item)
             elif item not in self.earlier:
                 self.earlier = f"{self.earlier}\n\n{item}".strip()
-
-    def _restore(self, texts: dict[int, str], number: int, text: str) -> None:
-        """Take up the text of a message where it is longer than what is known, in its place."""
-        texts[number] = max(texts.get(number, ""), text, key=len)
-        for later in sorted(each for each in texts if each > number):
-            texts[later] = texts.pop(later)
-        self._number = max(self._number, number)
 
 
 def _key(text: str) -> str:

@@ -26,8 +26,7 @@ from app.compaction.summaries.checklist import (
     KEPT_SHARE,
     Checklist,
     checklist_of,
-    kept_text,
-    split_kept,
+    own_text,
     with_kept,
 )
 from app.compaction.summaries.digest import Digest
@@ -201,7 +200,7 @@ class ModelSummary:
     def _prepare_texts(self) -> None:
         """Mask the parts, choose the checklist, and shorten the parts to their share."""
         count, digest, scope = self._count, self.digest, self.task.scope
-        _, self.summary = split_kept(self.summary)
+        self.summary = own_text(self.summary)
         groups = [tuple(part.changed(self._mask) for part in group) for group in self.groups]
         source_tokens = sum(count(part.full_text) for group in groups for part in group)
         self.max_tokens = max(MIN_ANSWER_TOKENS, self.max_tokens - count(scope.closing.text))
@@ -210,7 +209,7 @@ class ModelSummary:
             others_tokens = int(source_tokens * CHECKLIST_SHARE)
             room = max(half, scope.kept_tokens or 0)
             self.checklist = checklist_of(digest, room, others_tokens, count)
-            self.max_tokens += max(0, count(kept_text(self.checklist.kept)) - half)
+            self.max_tokens += max(0, count(self.checklist.kept) - half)
         fixed_tokens = sum(count(part["content"]) for part in self._call("").messages)
         limit = max(
             MIN_TRANSCRIPT_TOKENS,
@@ -248,7 +247,7 @@ class ModelSummary:
         """
         answer_tokens, _ = self._limits()
         own_tokens = min(answer_tokens, self.max_tokens)
-        own_tokens -= self._count(kept_text(self.checklist.kept))
+        own_tokens -= self._count(self.checklist.kept)
         prompt = SummaryPrompt(
             self.task.request,
             self._mask(self.summary),

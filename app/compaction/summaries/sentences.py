@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from app.models.tokens import CountText
 
@@ -92,11 +93,6 @@ def resumed_from(text: str) -> str:
     return text.partition("\nSummary:\n")[2].strip() or text.strip()
 
 
-def ends_in_action(said: str) -> bool:
-    """Whether an assistant's text ends in a command that a harness runs."""
-    return _ACTION_END.search(said[-400:]) is not None
-
-
 def is_marked_output(text: str) -> bool:
     """Whether a text begins or ends as harnesses mark the output of a command."""
     return bool(_OUTPUT.match(text) or _PROMPT_END.search(text[-500:]))
@@ -109,11 +105,13 @@ def is_listing(text: str) -> bool:
     return any(map(_CODE.match, lines[:1])) or (len(lines) > 2 and 2 * rows > len(lines))
 
 
-def command_in(said: str) -> tuple[str, str]:
-    """Return the command in the last fence of a text, and the text before it."""
+def action_in(said: str) -> tuple[str, str] | None:
+    """Return the command that a text ends in, which a harness runs, and the text before it."""
+    if not _ACTION_END.search(said[-400:]):
+        return None
     parts = _ACTION_FENCE.split(said)
     if len(parts) > 2:
-        return parts[-2].strip(), parts[0].strip()
+        return parts[-2].strip(), "```\n".join(parts[:-2])
     before, *after = _ACTION_TAG.split(said, maxsplit=1)
     return (re.sub(r"</?[\w=]{1,60}>", " ", after[0]).strip() if after else ""), before
 
@@ -247,17 +245,21 @@ def shortened(text: str, max_tokens: int, count: CountText, repeated: Collection
         kept.add(at)
         room -= cost
     shown, left = "", len(text) - sum(len(parts[at]) for at in kept)
+    follows = last
+    for at in range(last, 0, -1):  # what leads to something goes with it
+        if parts[at].rstrip().endswith(COLONS) and follows not in kept:
+            kept.discard(at)
+        follows = at if parts[at].strip() else follows
     if not any(parts[at].strip() for at in kept):  # no end of a sentence
         is_long = bool(parts) and len(parts[0]) > MAX_SENTENCE_CHARS
         return f"{text[: max(0, room) * 2].rsplit(' ', 1)[0]}…" if is_long and room > 0 else ""
-    is_gap = False
-    for at, part in enumerate((*parts, "")):
-        if at in kept or at > last:
+    for is_kept, places in groupby(range(len(parts)), kept.__contains__):
+        part = "".join(parts[at] for at in places)
+        if is_kept:
+            shown += part
+        elif part.strip():
             note = f" {CUT}" if LEFT_OUT[:3] in shown else f"\n{LEFT_OUT.format(left)}"
-            shown = f"{shown.rstrip()}{note}\n{part}" if is_gap else shown + part
-            is_gap = False
-        else:
-            is_gap = is_gap or bool(part.strip())
+            shown = f"{shown.rstrip()}{note}\n"
     return shown.strip()
 
 
@@ -325,9 +327,8 @@ class Statement:
 @lru_cache(4096)
 def statement_of(sentence: str) -> Statement:
     """Return what a sentence states."""
-    label = _LABEL.match(sentence)
-    label = label if label and len(label[1].split()) <= MAX_LABEL_WORDS else None
-    body = sentence[label.end() :] if label else sentence
+    label = label_of(sentence)
+    body = sentence.removeprefix(label)
     values: dict[str, set[str]] = {}
     taken = whole = body
     has_amount = False
@@ -338,13 +339,10 @@ def statement_of(sentence: str) -> Statement:
         values.setdefault(match.lastgroup or "", set()).add(value.strip(" .,").lower())
         taken = taken.replace(match[0], " ", 1)
         whole = whole if match.lastgroup == "name" else whole.replace(match[0], " ", 1)
-    title = label[1].strip(" *") if label and label[1].isupper() else ""
-    if label and not label[1].isupper():
-        taken, whole = f"{label[1]}: {taken}", f"{label[1]}: {whole}"
     found = {kind: frozenset(each) for kind, each in values.items()}
     stems = dict(_stems(taken))
     before = dict(_stems(whole)) if "name" in found else stems
-    return Statement(title, frozenset(stems), before, found, has_amount)
+    return Statement(label.strip(" *:：-"), frozenset(stems), before, found, has_amount)
 
 
 def _stems(text: str) -> Iterator[tuple[str, str]]:

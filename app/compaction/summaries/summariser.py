@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from app.common.errors import ValidationError
-from app.compaction.summaries.checklist import read_kept, read_summary, split_kept
+from app.compaction.summaries.checklist import own_text
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.model_calls import SummariserRun
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
@@ -111,8 +111,8 @@ class Summariser:
             return await asyncio.to_thread(_merged, task, texts)
         digest = Digest(keeps_users=True)
         for text in texts:
-            read_kept(digest, text)
-        groups = summary_groups([split_kept(text)[1] or NOTHING for text in texts])
+            digest.read(text)
+        groups = summary_groups([own_text(text) or NOTHING for text in texts])
         return await ModelSummary(self.access, task, groups, digest).make()
 
 
@@ -141,13 +141,13 @@ async def summarise_paged(
     if task.model is None:
         run.set_extractive()
         listed = [text for text in (scope.unlisted, *earlier) if text]
-        digest, tokens = await _read_digest(database, task, listed, read_summary)
+        digest, tokens = await _read_digest(database, task, listed)
         if not tokens and not earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
         return await asyncio.to_thread(
             write_summary, digest, task.max_tokens, tokens + scope.earlier_tokens, scope
         )
-    digest, _ = await _read_digest(database, task, earlier, read_kept)
+    digest, _ = await _read_digest(database, task, earlier)
     task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
     pages, result, last_group = _pages(task.spans), None, list[LogRow]()
     for page in pages:
@@ -165,39 +165,32 @@ async def summarise_paged(
 
 
 async def _read_digest(
-    database: Database,
-    task: SummaryTask,
-    earlier: Sequence[str],
-    read: Callable[[Digest, str], None],
+    database: Database, task: SummaryTask, earlier: Sequence[str]
 ) -> tuple[Digest, int]:
-    """Return what messages state and what `read` takes up of earlier summaries.
+    """Return what earlier summaries and messages state, and the tokens of the messages.
 
-    Also the tokens of the messages. They are read page by page, in threads. Those from before what
+    They are read page by page, in threads. Those from before what
     the earlier summary stands for are read before it, so that what they state counts as older.
     """
     digest, scope, tokens = Digest(keeps_users=task.model is not None), task.scope, 0
 
-    def add(rows: Sequence[LogRow]) -> None:
+    def add(texts: Sequence[str], rows: Sequence[LogRow], shown: Sequence[Message] = ()) -> None:
+        for text in texts:
+            digest.read(text)
         for row in rows:
             digest.add(row.message(), row.seq)
-
-    def add_others(texts: Sequence[str], shown: Sequence[Message]) -> None:
-        for text in texts:
-            read(digest, text)
         for message in shown:
             digest.replace_by(message)
 
-    unread = earlier
     for page in _pages(task.spans):
-        if unread and page.start >= scope.earlier_start:
-            await asyncio.to_thread(add_others, unread, ())
-            unread = ()
         rows = await _rows(database, task.conversation_id, page)
         rows = [row for row in rows if row.seq not in task.verbatim_seqs]
         tokens += sum(row.tokens for row in rows)
-        await asyncio.to_thread(add, rows)
+        is_after = page.start >= scope.earlier_start
+        await asyncio.to_thread(add, earlier if is_after else (), rows)
+        earlier = () if is_after else earlier
     shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
-    await asyncio.to_thread(add_others, unread, shown)
+    await asyncio.to_thread(add, earlier, (), shown)
     return digest, tokens
 
 

@@ -14,6 +14,8 @@ from enum import StrEnum
 from app.compaction.summaries.sentences import label_of
 
 HEADING = "Extract of earlier messages."
+WRITTEN = "## Written by the summariser, not by the user"
+"""What stands above a model's text, below what users said."""
 NOTHING = "Nothing is listed of the earlier messages."
 MORE = "More: "
 """How the last line of a summary begins, which says where the rest is."""
@@ -120,7 +122,7 @@ def items_of(text: str) -> Iterator[tuple[Section | None, str]]:
             section = found
         elif is_ours and line.startswith("- "):
             item = [line[2:]]
-        elif is_ours and line.startswith(MORE):
+        elif line.startswith((MORE, WRITTEN)):
             is_ours = False
         elif (line or not is_ours) and line != NOTHING:
             is_ours = False

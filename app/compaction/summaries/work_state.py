@@ -26,7 +26,7 @@ MAX_ARGUMENT_CHARS = 65_536
 MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN = 60, 8, 2, 3
 MAX_ENTRIES = {Section.EDITED: 150, Section.READ: 150, Section.FAILED: 4, Section.TODO: 60}
 MAX_OF_OTHERS = 30
-MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 100, 200, 60
+MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 140, 200, 60
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
 _COMMAND_KEYS = ("command", "cmd", "script", "commands")
@@ -206,34 +206,23 @@ def runners_of(command: str) -> Iterator[str]:
             yield " ".join((program, *verbs))
 
 
-def _failure(result: str, is_error: bool, is_command: bool) -> str:
-    """Return the line that says why a call failed, nothing where it did not."""
+def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
+    """Return whether a command failed, and the line that says how it ended, if one does."""
     ends = result if len(result) <= 4096 else f"{result[:1024]}\n{result[-3072:]}"
     lines = [line for each in ends.splitlines() if (line := each.strip())]
-    codes = _EXIT.findall(result[-400:]) or _EXIT.findall(result[:200]) if is_command else []
+    errors = [line for line in lines if _ERROR.search(line[:400])]
+    counts = [line.strip("=- _") for line in lines if _TEST_LINE.search(line[:300])]
+    codes = _EXIT.findall(result[-400:]) or _EXIT.findall(result[:200])
     code = int(codes[-1]) if codes else None
-    errors = [line for line in lines if _ERROR.search(line[:400])] if is_command else []
     # The exit code may be that of a pipe's last program, so a count of failures wins.
-    counts = [line for line in lines if _TEST_LINE.search(line[:300])] if is_command else []
     has_failed = bool(counts) and _FAILED_COUNT.search(counts[-1]) is not None
-    if not (is_error or code or has_failed or (errors and code is None)):
-        return ""
-    errors = errors or [line.strip("=- _") for line in counts[-1:] if has_failed]
-    first = " ".join(lines[: 1 + lines[0].endswith(":")]) if lines else ""
-    line = errors[-1] if errors else lines[-1] if is_command and lines else first
-    return one_line(line, MAX_LINE_CHARS) or f"exit code {code}"
-
-
-def _outcome(result: str) -> str:
-    """Return the line in which a run sums itself up, or its last one; nothing without one."""
-    lines = [line for each in result[-3072:].splitlines() if (line := each.strip())]
-    found = [line for line in lines if _TEST_LINE.search(line[:300])]
-    if found:
-        return one_line(found[-1].strip("=- _"), MAX_LINE_CHARS)
-    if _EXIT.search(result[-400:]) or _EXIT.search(result[:200]):
-        return "ok"
+    if is_error or code or has_failed or (errors and code is None):
+        found = errors or counts[-1:] * has_failed or lines
+        return True, one_line(found[-1], MAX_LINE_CHARS) if found else f"exit code {code}"
+    if counts or codes:
+        return False, one_line(counts[-1], MAX_LINE_CHARS) if counts else "ok"
     last = lines[-1] if lines else ""
-    return one_line(last, MAX_RESULT_CHARS) if last[:1].isalpha() and is_prose(last) else ""
+    return False, one_line(last, MAX_RESULT_CHARS) if last[:1].isalpha() and is_prose(last) else ""
 
 
 def _short_result(text: str) -> str:
@@ -246,14 +235,20 @@ def _short_result(text: str) -> str:
 
 
 def _values(values: Mapping[str, Any], max_chars: int) -> str:
-    """Return the first values of an object with their names, of lists the first."""
+    """Return the first values of an object with their names, of each object in a list the first."""
 
     def named(value: Any, name: str) -> Iterator[str]:
         if isinstance(value, Mapping):
             for key, each in value.items():
                 yield from named(each, f"{name}.{key}" if name else key)
+        elif isinstance(value, list) and len(value) != 1:
+            firsts = (
+                next(iter(each.values()), "") if isinstance(each, Mapping) else each
+                for each in value
+            )
+            yield from named("; ".join(map(str, firsts)), name)
         elif isinstance(value, list):
-            yield from named(value[0], name) if value else ()
+            yield from named(value[0], name)
         elif value not in ("", None):
             yield f"{name}={one_line(str(value), MAX_VALUE_CHARS)}"
 
@@ -329,13 +324,12 @@ class WorkState:
         runners = list(runners_of(command))
         if not runners:
             return
-        failure = _failure(result, is_error, True)
+        has_failed, outcome = _outcome(result, is_error)
         self._forget(Section.COMMANDS, lambda line: next(runners_of(line), "") == runners[0])
-        ended = set(runners[:1] if failure else runners)
+        ended = set(runners[:1] if has_failed else runners)
         self._forget(Section.FAILED, lambda line: not ended.isdisjoint(runners_of(line)))
         short = one_line(_MOVES.sub("", command[:2048]), 100).replace(GAVE, " ")
-        section = Section.FAILED if failure else Section.COMMANDS
-        self._put(section, short, failure or _outcome(result))
+        self._put(Section.FAILED if has_failed else Section.COMMANDS, short, outcome)
 
     def _add_other(
         self, call: ToolCall, arguments: Mapping[str, Any], text: str, is_error: bool
@@ -343,11 +337,12 @@ class WorkState:
         paths = list(_paths_of(call, arguments))
         name = one_line(call.name, 80) or "a tool"
         about = f"{name} {paths[0][0]}" if paths else name
-        is_error = is_error or _SAYS_ERROR.match(text) is not None
         is_read = _READS.search(call.name) is not None
-        if failure := _failure(text, is_error, False):
+        if is_error or _SAYS_ERROR.match(text):
+            first, *others = text.strip().splitlines() or ["failed"]
             if not is_read:
-                self._put(Section.FAILED, about, failure)
+                why = " ".join((first, *others[: first.endswith(":")]))
+                self._put(Section.FAILED, about, one_line(why, MAX_LINE_CHARS))
             return
         if not paths or paths[0][1]:  # a look at the file ends no failed edit
             self.entries[Section.FAILED].pop(about, None)

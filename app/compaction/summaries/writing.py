@@ -24,6 +24,7 @@ from app.compaction.summaries.summary_text import (
     HEADING,
     NO_CLOSING,
     NOTHING,
+    WRITTEN,
     Closing,
     Section,
     line_of,
@@ -101,7 +102,7 @@ class Writer:
     chosen: dict[Section, dict[int, str]] = field(init=False)
     items: dict[Section, list[str]] = field(init=False)
     repeated: set[str] = field(init=False)
-    """The pieces that several requests have."""
+    """The pieces that requests have several times."""
     numbers: list[int] = field(default_factory=list)
     """The numbers of the messages of what the user stated."""
 
@@ -112,8 +113,10 @@ class Writer:
         self.ending = closing if self.count(closing) <= self.limit * MAX_CLOSING_SHARE else ""
         found = {
             **digest.work.lines(),
-            Section.REQUESTS: [f"#{number} {text}" for number, text in digest.requests.items()],
-            Section.SAID: [f"#{number} {text}" for number, text in digest.said.items()],
+            Section.REQUESTS: [
+                f"#{number} {text}" for number, text in sorted(digest.requests.items())
+            ],
+            Section.SAID: [f"#{number} {text}" for number, text in sorted(digest.said.items())],
             Section.EARLIER: [digest.earlier] if digest.earlier else [],
             Section.STATED: [],
             Section.VALUES: [],
@@ -123,9 +126,8 @@ class Writer:
             found[each.section].append(each.line)
             if each.by_user:
                 self.numbers.append(each.at)
-        requests = (set(pieces(text)) for text in set(digest.requests.values()))
-        times = Counter(piece for each in requests for piece in each)
-        self.repeated = {piece for piece, found_in in times.items() if found_in > 1}
+        times = Counter(each for text in set(digest.requests.values()) for each in pieces(text))
+        self.repeated = {piece for piece, found in times.items() if found > 1}
         wanted = [section for section in Section if section in self.sections]
         self.items = {section: list(map(sendable, found.get(section, ()))) for section in wanted}
         self.chosen = {section: {} for section in wanted}
@@ -136,8 +138,11 @@ class Writer:
         """Return all items by rank."""
         newest = {section: self._newest(section) for section in Section}
         requests, said, stated = (newest[each] for each in _TALK)
-        numbers, listed = list(self.digest.requests), self.items.get(Section.STATED, [])
-        known, texts_of = self.digest.stated.values(), list(self.digest.requests.values())
+        numbers, listed = sorted(self.digest.requests), self.items.get(Section.STATED, [])
+        known, texts_of = (
+            self.digest.stated.values(),
+            [self.digest.requests[each] for each in numbers],
+        )
         # One more statement of a kind that there are many of says less than any other.
         common = self.digest.common_words()
         rare = [each for each in known if not each.of.stems <= common]
@@ -165,6 +170,7 @@ class Writer:
         yield Rank(Section.SAID, said[1:], 0.12, is_older=True, is_optional=True)
         for section in (Section.REFERENCES, Section.READ, Section.LOOKED):
             yield Rank(section, newest[section], 0.0, is_optional=True)
+        yield Rank(Section.SAID, said[1:], 0.0, is_older=True)  # what it decided is worth the rest
 
     def choose(self) -> None:
         """Choose the items (rule 1)."""
@@ -184,9 +190,6 @@ class Writer:
         for rank in ranks:
             reserved = int(self.limit * (1 - OPTIONAL_SHARE)) if rank.is_optional else 0
             self._take(rank, self.room - reserved)
-        for rank in ranks:
-            if rank.section is Section.SAID:  # what it decided is worth the rest
-                self._take(rank, self.room)
         self._leave_out_repeated()
 
     def _newest(self, section: Section) -> list[int]:
@@ -355,7 +358,8 @@ def without_replaced(
         current.replace_by(message)
     left: list[str] = []
     for text in texts:
-        own = merged((text,)) if text.startswith(HEADING) else Digest()
+        is_ours = text.startswith(HEADING) and WRITTEN not in text
+        own = merged((text,)) if is_ours else Digest()
         was_changed = own.keep_stated(current.stated.keys())
         left.append(fitted(own, count(text), count).text if was_changed else text)
     return left

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.summaries.checklist import Checklist, checklist_of, read_kept, with_kept
-from app.compaction.summaries.digest import Digest
+from app.compaction.summaries.checklist import checklist_of, own_text, with_kept
 from app.compaction.summaries.prompt import (
     SummaryPrompt,
     SummaryRequest,
@@ -27,6 +26,7 @@ from app.compaction.summaries.transcript import (
     transcript_groups,
     without_trailing_calls,
 )
+from app.compaction.summaries.writing import digest_of
 from app.formats.message import (
     File,
     FormatName,
@@ -308,8 +308,10 @@ def test_accepted_summaries_are_sendable_and_bounded(text: str) -> None:
 
 def test_what_is_kept_is_read_back_before_an_answer() -> None:
     """It stays when the newer messages begin inside a turn. [summary.checklist]"""
-    kept = ("Keep the seal. Then go on.", "Ask first.")
-    digest = Digest()
-    read_kept(digest, with_kept("done", Checklist(kept), "More: receipt.", 500, len))
-    digest.add(Message(Role.ASSISTANT, (Text("I go on."),)))
-    assert set(checklist_of(digest, 500, 0, len).kept) == set(kept)
+    said = (user("Keep the seal. Then go on."), calling("Looking."), user("Ask first."))
+    checklist = checklist_of(digest_of(said, keeps_users=True), 500, 0, len)
+    assert "Keep the seal. Then go on." in checklist.kept and "Ask first." in checklist.kept
+    text = with_kept("# Done\n- it all", checklist, "More: x.", 500, len)
+    assert own_text(f"{text}\n\n{text}").split() == "# Done - it all # Done - it all".split()
+    later = digest_of((calling("I go on."),), (text,), keeps_users=True)
+    assert checklist_of(later, 500, 0, len).kept == checklist.kept
