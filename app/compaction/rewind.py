@@ -20,12 +20,12 @@ from app.common.answer_schemas import answer
 from app.common.errors import Conflict, ValidationError
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
-from app.conversations.moving_window import ActiveWindows, view_state_of
+from app.conversations.moving_window import ActiveWindows
 from app.conversations.receipt import Compaction, Trigger
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.stored_compactions import payload_tokens
+from app.conversations.stored_compactions import store_view
 from app.conversations.view import Span, count_in, overlap
-from app.conversations.view_changes import base_view, covers_only, kept_seqs, with_view
+from app.conversations.view_changes import base_view, covers_only, kept_seqs, kept_with_pins
 from app.repositories import Database, Repositories
 
 REWOUND: Final = "rewound"
@@ -105,13 +105,14 @@ class RewindService:
             shown = await session.contexts.find_compaction(key, shown.parent_id)
         conversation = await self._active.rewind(session, before, leaving)
         state, policy = conversation.state, self._resolver.policy_of(conversation)
-        kept = state.kept_seqs
-        if shown is not active:
+        kept = state.kept_seqs if shown is active else ()
+        if shown is not None and shown is not active:
             pinned = await session.log.pinned(key)
-            kept = (*(kept_seqs(shown.view) if shown else ()), *(item.seq for item in pinned))
-        kept = tuple(sorted({seq for seq in kept if seq <= to_seq}))
+            kept, _, _ = kept_with_pins(shown.view, kept_seqs(shown.view), pinned)
+        kept = tuple(seq for seq in kept if seq <= to_seq)
         conversation = replace(conversation, state=replace(state, kept_seqs=kept))
         view = base_view(conversation.state, shown.view if shown is not None else None, policy)
+        left = base_view(before.state, active.view if active is not None else None, policy)
         receipt = Compaction(
             compaction_id=self._new_id(),
             parent_id=active.compaction_id if active is not None else None,
@@ -121,29 +122,9 @@ class RewindService:
             strategies_run=(Trigger.REWIND,),
             hidden_span=leaving,
             view=view,
-            before_tokens=await payload_tokens(self._resolver, before),
-            before_messages=before.state.shown_messages,
+            before_messages=before.state.shown_messages + len(left.summary_texts()),
         )
-        visible = await view_state_of(session, self._resolver, conversation, receipt)
-        after = replace(conversation, state=with_view(conversation.state, visible, None))
-        receipt = replace(
-            receipt,
-            summary_tokens=visible.summary_tokens,
-            hidden_tokens=visible.hidden_tokens,
-            hidden_messages=visible.hidden_messages,
-            after_tokens=await payload_tokens(self._resolver, after),
-            after_messages=after.state.shown_messages,
-        )
-        await session.contexts.add_compaction(key, receipt)
-        version = before.state.view_version
-        is_shown = await session.contexts.show(
-            key,
-            visible,
-            view_version=version,
-            cause=REWOUND,
-            resume_at_tokens=before.state.resume_at_tokens,
-        )
-        assert is_shown, "the conversation is locked, and the view shows every pin"
+        await store_view(session, self._resolver, before, conversation, receipt, REWOUND)
         done = Rewound(to_seq, count, receipt.compaction_id)
         await session.events.add(key, EventType.REWOUND, **asdict(done))
         return done

@@ -228,7 +228,6 @@ class ReceiptService:
             if parent is not None:
                 pinned = await session.log.pinned(conversation_id)
                 kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
-                kept = tuple(sorted({*kept, *(item.seq for item in pinned)}))
             with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
             limits = (await self._resolver.of(conversation)).policy_limits
             applied = await session.contexts.show(

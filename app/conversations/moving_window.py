@@ -246,8 +246,8 @@ class ActiveWindows:
     ) -> Conversation:
         """Undo `rewind` for a range; its calls are open again."""
         state = conversation.state
-        closed = (call for it in state.window.rewound if it.span == span for call in it.calls)
-        calls = {**dict(closed), **state.calls.open}
+        left = state.window.newest_rewound(span)
+        calls = {**dict(left.calls if left is not None else ()), **state.calls.open}
         return await _with_calls(session, conversation, state.window.unrewind(span), calls)
 
     async def _move(

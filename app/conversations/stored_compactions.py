@@ -59,9 +59,46 @@ async def store_compaction(
     if not await session.contexts.show(conversation_id, visible, cause=cause, **after):
         return None
     result = result_of(receipt)
-    data = {**asdict(result), "trigger": receipt.trigger}
-    await session.events.add(conversation_id, EventType.COMPACTED, **data)
+    if receipt.trigger != Trigger.REWIND:  # which has an event of its own
+        data = {**asdict(result), "trigger": receipt.trigger}
+        await session.events.add(conversation_id, EventType.COMPACTED, **data)
     return result
+
+
+async def store_view(
+    session: Repositories,
+    resolver: SettingsResolver,
+    before: Conversation,
+    after: Conversation,
+    receipt: Compaction,
+    cause: BreakReason,
+) -> Conversation:
+    """Store a receipt that needs no plan, and return the conversation that shows its view.
+
+    `after` is the conversation with the window and the kept seqs of that view. The receipt's
+    `before_messages` are already counted. Call it as `store_compaction`.
+    """
+    visible = await view_state_of(session, resolver, after, receipt)
+    after = replace(after, state=with_view(after.state, visible, cause))
+    receipt = replace(
+        receipt,
+        summary_tokens=visible.summary_tokens,
+        hidden_tokens=visible.hidden_tokens,
+        hidden_messages=visible.hidden_messages,
+        before_tokens=await _payload_tokens(resolver, before),
+        after_tokens=await _payload_tokens(resolver, after),
+        after_messages=after.state.shown_messages + len(visible.view.summary_texts()),
+    )
+    stored = await store_compaction(
+        session,
+        before.conversation_id,
+        receipt,
+        cause,
+        view_version=before.state.view_version,
+        resume_at_tokens=after.state.resume_at_tokens,
+    )
+    assert stored is not None, "the conversation is locked, and the view shows every pin"
+    return after
 
 
 @dataclass(eq=False, repr=False)
@@ -117,35 +154,23 @@ class ProviderCompactions:
             view=view,
             made=() if view.summaries == before.summaries else view.summaries,
             model=model or None,
+            before_messages=state.shown_messages + len(before.summary_texts()),
         )
-        shown = replace(conversation, state=replace(state, kept_seqs=view.unhidden_seqs))
-        visible = await view_state_of(session, self._resolver, shown, receipt)
-        after = replace(
-            with_view(state, visible, PROVIDER_COMPACTED),
+        state = replace(
+            state,
+            kept_seqs=view.unhidden_seqs,
             resume_at_tokens=0,
             is_due=False,
             became_due=False,
             failures=0,
         )
-        receipt = replace(
-            receipt,
-            summary_tokens=visible.summary_tokens,
-            hidden_tokens=visible.hidden_tokens,
-            hidden_messages=visible.hidden_messages,
-            before_tokens=await payload_tokens(self._resolver, conversation),
-            after_tokens=await payload_tokens(self._resolver, replace(conversation, state=after)),
-            before_messages=state.shown_messages + len(before.summary_texts()),
-            after_messages=after.shown_messages,
+        shown = replace(conversation, state=state)
+        return await store_view(
+            session, self._resolver, conversation, shown, receipt, PROVIDER_COMPACTED
         )
-        version = state.view_version
-        stored = await store_compaction(
-            session, conversation_id, receipt, PROVIDER_COMPACTED, view_version=version
-        )
-        assert stored is not None, "the conversation is locked, and the view shows every pin"
-        return replace(conversation, state=after)
 
 
-async def payload_tokens(resolver: SettingsResolver, conversation: Conversation) -> int:
+async def _payload_tokens(resolver: SettingsResolver, conversation: Conversation) -> int:
     """Return the tokens of the next payload; of its messages, if the settings do not work."""
     shown = conversation.state.shown_tokens
     try:

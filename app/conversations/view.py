@@ -465,9 +465,14 @@ class ActiveWindow:
         calls = tuple((call_id, seq) for call_id, seq in open_calls.items() if span.holds(seq))
         return replace(self, rewound=(*self.rewound, RewoundSpan(span, at, calls)))
 
+    def newest_rewound(self, span: Span) -> RewoundSpan | None:
+        """Return what the newest rewind of this range took out."""
+        return next((item for item in reversed(self.rewound) if item.span == span), None)
+
     def unrewind(self, span: Span) -> ActiveWindow:
-        """Return the window as if this range had not been rewound."""
-        return replace(self, rewound=tuple(it for it in self.rewound if it.span != span))
+        """Return the window as if the newest rewind of this range had not been made."""
+        undone = self.newest_rewound(span)
+        return replace(self, rewound=tuple(item for item in self.rewound if item is not undone))
 
     def parts_as_json(self) -> str:
         """Return gaps, restored and rewound ranges as stored: JSON, or empty without any."""

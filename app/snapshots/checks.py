@@ -198,8 +198,8 @@ class ImportChecker:
             case "compaction":
                 if not 0 <= fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
                     raise line.error("is beyond the log", "span_end")
-                Trigger(fields["trigger"])
-                StrategyName(fields["strategy"])
+                if Trigger(fields["trigger"]) is not Trigger.REWIND:
+                    StrategyName(fields["strategy"])
                 if fields["view"]:
                     _loads(fields["view"])
                     view = view_from(fields["view"])

@@ -3,13 +3,14 @@
 1. An entry is a message as it was sent. Forks share the entries of their source, so that a
    redaction in one is a redaction in all. Imports and copies of a restore have their own.
 2. The active window is a set of seqs: an append adds to it, a clear empties it, a restore adds what
-   the snapshot had.
+   the snapshot had, a rewind takes the newest out of it and its undo puts them back.
 3. Each message has a mark, a word that stands nowhere else. So a text tells where it comes from.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -93,6 +94,16 @@ class Held:
         return list(without_notes([*self.items, *self.tail]))
 
 
+@dataclass(slots=True, eq=False)
+class Rewound:
+    """The seqs of a rewind, with those that were in the window, and the calls that were open."""
+
+    start: int
+    end: int
+    active: set[int]
+    calls: dict[str, int]
+
+
 @dataclass(slots=True)
 class Conversation:
     """A conversation as it must be; seqs count from 1."""
@@ -122,7 +133,9 @@ class Conversation:
     builds: list[tuple[str, Message]] = field(default_factory=list)
     jobs: list[str] = field(default_factory=list)
     is_moved: bool = False
-    """Whether its window was ever cleared or restored."""
+    """Whether its window was ever cleared, rewound or restored."""
+    rewound: list[Rewound] = field(default_factory=list)
+    """What rewinds took out of the window, the newest last."""
 
     @property
     def head(self) -> int:
@@ -164,19 +177,48 @@ class Conversation:
     def clear(self) -> None:
         """Empty the window; nothing joins the last call group any more."""
         self.active.clear()
+        self.rewound.clear()
         self.is_moved, self.group, self.answering = True, self.head + 1, 0
 
+    def rewind(self, to_seq: int) -> Rewound:
+        """Take what is after a seq out of the window, as whole call groups, with its open calls."""
+        while to_seq + 1 in self.joined:
+            to_seq -= 1
+        active = {seq for seq in self.active if seq > to_seq}
+        calls = {id: seq for id, seq in self.open_calls.items() if seq > to_seq}
+        left = Rewound(to_seq + 1, self.head + 1, active, calls)
+        if active:
+            self.rewound.append(left)
+            self.active -= active
+            self.open_calls = {id: at for id, at in self.open_calls.items() if id not in calls}
+            self.is_moved, self.group, self.answering = True, self.head + 1, 0
+        return left
+
+    def unrewind(self, start: int, end: int) -> None:
+        """Put back what the newest rewind of these seqs took out."""
+        left = next(it for it in reversed(self.rewound) if (it.start, it.end) == (start, end))
+        self.rewound.remove(left)
+        self.active |= left.active
+        self.open_calls |= left.calls
+
     def fork(self, id: str, at: int) -> Conversation:
-        """Return a copy up to a seq; at an earlier seq an empty window becomes the whole log."""
-        active = {seq for seq in self.active if seq <= at}
+        """Return a copy up to a seq; at an earlier seq an empty window becomes the whole log.
+
+        A seq inside what a rewind took out goes on with that.
+        """
+        left = [it for it in self.rewound if it.end <= at or at == self.head]
+        again = (it.active for it in self.rewound if it not in left)
+        active = {seq for seq in self.active.union(*again) if seq <= at}
         if not active and at < self.head:
             active = set(range(1, at + 1))
         pinned = {seq for seq in self.pinned if seq <= at}
-        return self._copy(id, at, active=active, pinned=pinned)
+        left = [replace(it, calls={}) for it in left]
+        return self._copy(id, at, active=active, pinned=pinned, rewound=left)
 
     def imported(self, id: str) -> Conversation:
         """Return a copy that shares nothing."""
-        made = self._copy(id, self.head, active=set(self.active), pinned=set(self.pinned))
+        log = {"active": set(self.active), "pinned": set(self.pinned)}
+        made = self._copy(id, self.head, **log, rewound=list(self.rewound))
         made.entries = [replace(entry) for entry in self.entries]
         made.open_calls, made.group = dict(self.open_calls), self.group
         made.answering = self.answering
@@ -439,9 +481,17 @@ def _is_system(conversation: Conversation, text: str) -> bool:
 
 
 def is_hidden(seq: int, receipts: Collection[Mapping[str, Any]]) -> bool:
-    """Return whether an active receipt hides a message."""
-    for receipt in receipts:
-        hidden = receipt["hidden_range"]
-        if receipt["status"] == "active" and hidden and hidden[0] <= seq < hidden[1]:
-            return seq not in receipt["kept_seqs"]
+    """Return whether an active receipt hides a message.
+
+    That of a rewind shows what the newest one before it shows that covers nothing of what left.
+    """
+    by_id = {receipt["compaction_id"]: receipt for receipt in receipts}
+    receipt = next((one for one in receipts if one["status"] == "active"), None)
+    end = math.inf
+    while receipt is not None:
+        hidden, is_rewind = receipt["hidden_range"], receipt["trigger"] == "rewind"
+        if not is_rewind and (not hidden or hidden[1] <= end):
+            return bool(hidden) and hidden[0] <= seq < hidden[1] and seq not in receipt["kept_seqs"]
+        end = min(end, hidden[0]) if is_rewind else end
+        receipt = by_id.get(receipt["parent_id"])
     return False

@@ -369,6 +369,23 @@ def clear(life: Life, conversation: Conversation) -> None:
     conversation.clear()
 
 
+@act(3)
+def rewind(life: Life, conversation: Conversation) -> None:
+    """Take the newest messages out of the window, which no result of their calls comes to."""
+    to_seq = max(0, conversation.head - life.chance.choice((0, 1, 1, 2, 2, 3, 5, 8, 99)))
+    body = {"to_seq": to_seq, "expected_seq": conversation.head}
+    answer = life.send("POST", f"{path(conversation)}/rewind", body)
+    life.check(answer.ok, "a rewind", answer)
+    left = conversation.rewind(to_seq)
+    life.equal(answer.body["to_seq"], left.start - 1, "where a rewind goes to")
+    if left.active and not answer.resent:  # else a compaction may have come between two tries
+        life.equal(answer.body["message_count"], len(left.active), "the messages that leave")
+    for call in sorted(left.calls.keys() - conversation.open_calls.keys()):
+        late = {"messages": [life.result(call).body]}
+        refused = life.send("POST", f"{path(conversation)}/messages", late)
+        life.check(refused.code == "UNPAIRED_TOOL_RESULT", "a result of what left", refused)
+
+
 @act(2)
 def redact(life: Life, conversation: Conversation) -> None:
     """Delete the content of a message for good."""
@@ -531,9 +548,9 @@ def receipts(life: Life, conversation: Conversation) -> None:
         life.tally["receipts expanded"] += 1
 
 
-@act(1)
+@act(4)
 def undo(life: Life, conversation: Conversation) -> None:
-    """Undo the newest compaction."""
+    """Undo the newest compaction or rewind."""
     made = life.pages(f"{path(conversation)}/compactions")
     active = [receipt for receipt in made if receipt["status"] == "active"]
     if not active:
@@ -544,6 +561,9 @@ def undo(life: Life, conversation: Conversation) -> None:
     life.check(answer.ok or answer.code == "CONFLICT", "an undo", answer)
     if answer.ok:
         life.equal(answer.body["status"], "undone", "the status of what was undone")
+    if active[0]["trigger"] == "rewind" and life.get(where).body["status"] == "undone":
+        conversation.unrewind(*active[0]["hidden_range"])
+        life.tally["rewinds undone"] += 1
 
 
 @act(6)

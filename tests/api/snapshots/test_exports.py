@@ -47,7 +47,7 @@ async def payload(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
 
 
 async def test_an_export_has_everything_to_go_on(client: httpx.AsyncClient) -> None:
-    """Log, blob, settings, pins, a compaction and open calls. [exports.format]"""
+    """Log, blob, settings, pins, a compaction, a rewind and open calls. [exports.format]"""
     path = await new_conversation(
         client,
         model="gpt-4o",
@@ -63,6 +63,9 @@ async def test_an_export_has_everything_to_go_on(client: httpx.AsyncClient) -> N
     assert pinned.status_code < 300, pinned.text
     compacted = await client.post(f"{path}/compact", json={})
     assert compacted.status_code == 200, compacted.text
+    await append(client, path, user("not this"))
+    rewound = await client.post(f"{path}/rewind", json={"to_seq": 16})
+    assert rewound.json()["message_count"] == 1
     await append(client, path, user("again"), calling("c2", "c3"), result("c3"))
     redacted = await client.post(f"{path}/messages/secret/redact", json={"reason": "asked"})
     assert redacted.status_code == 200, redacted.text
@@ -72,7 +75,7 @@ async def test_an_export_has_everything_to_go_on(client: httpx.AsyncClient) -> N
     middle = b"".join(export.splitlines(keepends=True)[1:-1])
     assert lines[-1] == {
         "type": "end",
-        "messages": 19,
+        "messages": 20,
         "blobs": 1,
         "lines": len(lines),
         "sha256": hashlib.sha256(middle).hexdigest(),

@@ -104,3 +104,10 @@ def test_a_window_moves_by_steps(seconds: int) -> None:
     assert ahead is not None and exact is not None
     step = timedelta(seconds=seconds) / STEPS_PER_WINDOW
     assert abs((ahead - exact) - step) <= timedelta(microseconds=1)
+
+
+def test_the_newest_rewind_of_a_range_is_undone() -> None:
+    """What was restored after an earlier one is there again, and no more."""
+    span, now = Span(3, 9), datetime.now(UTC)
+    window = ActiveWindow().rewind(span, now, {}).with_restored([Span(4, 6)], now)
+    assert window.rewind(span, now, {}).unrewind(span) == window

@@ -91,6 +91,9 @@ async def test_a_rewind_into_a_summary_shows_what_came_before_it(harness: Harnes
     await rewind(harness, cid, 14)
     kept = await harness.build(cid)
     assert kept.messages == summarised.messages[:-2] and kept["budget"].summary > 0
+    made = await harness.receipt(cid)
+    counts = (made.before_messages, made.after_messages)
+    assert counts == (len(summarised.messages), len(kept.messages))
     await rewind(harness, cid, 8)
     build = await harness.build(cid)
     assert build.messages == first.messages[:8] and build["budget"].summary == 0
