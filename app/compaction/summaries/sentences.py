@@ -12,60 +12,43 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from itertools import groupby
 
 from app.models.tokens import CountText
 
 # --- what messages and lines look like ----------------------------------------------------------
 
-_ELEMENT = re.compile(
-    r"<([a-z]+(?:-[a-z]+)+|environment_(?:details|context)|EXTRA_INSTRUCTIONS|user_info"
-    r"|project_layout|open_and_recently_viewed_files|additional_data|attached_files"
-    r"|system_reminder|repository_context|repo_map)(?:\s[^<>\n]{0,200})?>",
-    re.IGNORECASE,
+FORMS: Mapping[str, list[str]] = tomllib.loads(
+    files(__package__).joinpath("forms.toml").read_text("utf-8")
 )
-"""An element of a harness; a name with hyphens is one of any harness, no element of HTML."""
+"""What harnesses, tools and programs write, by name."""
+
+
+def any_of(name: str) -> str:
+    """Return the expression of a form."""
+    return f"(?:{'|'.join(FORMS[name])})"
+
+
+_ELEMENT = re.compile(rf"<({any_of('elements')})(?:\s[^<>\n]{{0,200}})?>", re.IGNORECASE)
 _COMMAND = re.compile(r"<command-(?:name|args)>([^<]*)<")
 """The elements with what the user typed."""
-_NOT_TYPED = re.compile(
-    r"^\s*(?:<(?:task-notification>|bash-|local-command|objective>|execution_context>)"
-    r"|Base directory for this skill:"
-    r"|/(?:clear|compact|exit|login|logout|model|resume|rewind|context|cost)\b)"
-)
-"""How a notice of a harness begins, a prompt that a command stands for, or a built-in command."""
-_NOTICE = re.compile(
-    r"^\s*(?:\[Request interrupted by user[^\]\n]*\]|\[image(?:[:,# ][^\]\n]*)?\]|\(no content\)"
-    r")\s*$"
-)
-"""A line that no user typed."""
+_NOT_TYPED = re.compile(rf"^\s*{any_of('not_typed')}")
+_NOTICE = re.compile(rf"^\s*{any_of('notices')}\s*$")
 _RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
-_OUTPUT = re.compile(
-    r"^\s*(?:<(?:returncode|output|stdout|stderr|result|tool_response|function_results"
-    r"|observation|tool_result|response|error|exit_code)\b"
-    r"|\[File: |(?:EXECUTION RESULT|OBSERVATION|Observation|Tool result|Exit code|Output)\b"
-    r"[^\n]{0,60}:|[(\[][^\n]*[)\]]\s*\Z)"
-)
-"""How the output of a command begins that a harness sends as the user's message."""
+_OUTPUT = re.compile(rf"^\s*{any_of('output')}")
 _PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
-_ACTION_END = re.compile(
-    r"```\s*\Z|</(?:execute_\w+|function|tool_call|invoke|action|command|tool_use|bash|tool_code"
-    r"|\w{2,30}_\w{2,30})>\s*\Z|^Action(?: Input)?:",
-    re.MULTILINE,
-)
+_ACTION_END = re.compile(rf"```\s*\Z|</{any_of('actions')}>\s*\Z|^Action(?: Input)?:", re.MULTILINE)
 _ACTION_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n?")
 _ACTION_TAG = re.compile(r"<(?:execute_\w+|function|tool_call|bash|command)\b[^>\n]{0,80}>")
 _FENCE = re.compile(r"^ {0,8}(?:```|~~~)")
 _BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|#{1,6})\s+(?:\[[ xX~-]\]\s*)?")
 _HEADING = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*[^*\n]{1,80}\*\*:?\s*$|[=-]{3,}\s*$)")
-_CODE = re.compile(
-    r"^\s*(?:def |class |import |from \S+ import|const |let |var |function |return\b|if \(|for \("
-    r"|while \(|#include|#!|//|/\*|\$ |>>> |@@ |diff --git|[+-]{3} |public |private |package "
-    r"|func |fn |<\?|</?\w+[ >/]|SELECT |INSERT |UPDATE |DELETE |CREATE |[{}|]|\[\s*\{|\d+[:→|\t]"
-    r"|[\w./\\-]+:\d+[:-]|Traceback|File \"|[drwx-]{10} |\w+ = )"
-)
+_CODE = re.compile(rf"^\s*{any_of('code')}")
 _TICKS = re.compile(r"`[^`\n]{1,200}`|https?://\S{1,300}|\*\*")
 _SYMBOL = re.compile(r"[{}\[\]()<>;=|&$\\_^~@#*+]")
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, dropwhile, takewhile
 from typing import Any
 
 from app.common import json_text
 from app.common.json_text import MESSAGE_LIMITS
-from app.compaction.summaries.sentences import is_code, is_prose, one_line
+from app.compaction.summaries.sentences import FORMS, any_of, is_code, is_prose, one_line
 from app.compaction.summaries.summary_text import GAVE, ON_ONE_LINE, Section
 from app.formats.message import Message, ToolCall
 
@@ -29,26 +29,15 @@ MAX_OF_OTHERS = 30
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 140, 200, 60
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
-_COMMAND_KEYS = ("command", "cmd", "script", "commands")
 _TASK = re.compile(r"todo|plan|task", re.IGNORECASE)
 _CREATES_TASK = re.compile(r"task_?create|create_?task$", re.IGNORECASE)
 _UPDATES_TASK = re.compile(r"task_?update|update_?task$", re.IGNORECASE)
-_TASK_KEYS = ("todos", "plan", "tasks", "task_list", "todo_list", "items", "steps", "task_progress")
-_TASK_TEXTS = ("content", "step", "title", "subject", "description", "task", "text", "name")
 _TASK_LINE = re.compile(r"^\s*[-*]?\s*\[([ x~])\] (?:#(\S{1,40}) )?(.*)$", re.DOTALL)
 _CHECKBOX = re.compile(r"^\s*[-*]\s*\[([ xX~-])\]\s+(.{1,300})$", re.MULTILINE)
-_STATES = dict.fromkeys(("completed", "complete", "done", "finished", "closed", "x", "X"), "x")
-_STATES |= dict.fromkeys(
-    ("in_progress", "in progress", "active", "doing", "started", "-", "~"), "~"
-)
+_STATES = dict.fromkeys(FORMS["done"], "x") | dict.fromkeys(FORMS["begun"], "~")
 _PATH_KEY = re.compile(r"path|file", re.IGNORECASE)
 _EDITS = re.compile(r"edit|write|create|replace|patch|insert|delete|apply|update|rename|move", re.I)
-_READS = re.compile(
-    r"(?:^|__|\.|-)(?:get|list|search|find|read|fetch|query|look_?up|show|check|view|calculate|think"
-    r"|describe|grep|glob|ls|open|cat|load|count|browse|navigate|route|web|task_?output)(?![a-z])"
-    r"|^(?:Read|Grep|Glob|LS|View|Skill|ToolSearch|Web\w+|Task\w*|Agent)$|search|lookup|think",
-    re.IGNORECASE,
-)
+_READS = re.compile(any_of("reads"), re.IGNORECASE)
 _SILENT = re.compile(r"^(?:skill|think|tool_?search)$|todo|plan|task", re.IGNORECASE)
 _SUBCOMMAND = re.compile(r"^(?:create|str_replace|insert|undo_edit|write|append|view)$")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.{1,300})$", re.MULTILINE)
@@ -70,14 +59,14 @@ def _object(text: str) -> Mapping[str, Any]:
     return parsed if isinstance(parsed, Mapping) else {}
 
 
-def _first(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+def _first(values: Mapping[str, Any], keys: Iterable[str]) -> str:
     """Return the first of these values that is a text or a number."""
     found = (str(each) for each in map(values.get, keys) if isinstance(each, str | int))
     return next((each for each in found if each.strip()), "")
 
 
 def _command_of(call: ToolCall, arguments: Mapping[str, Any]) -> str:
-    given = next(filter(None, map(arguments.get, _COMMAND_KEYS)), "")
+    given = next(filter(None, map(arguments.get, FORMS["command_keys"])), "")
     if isinstance(given, list):
         words = [each for each in given if isinstance(each, str)]
         is_inline = len(words) == 3 and words[1] in ("-c", "-lc")
@@ -104,7 +93,7 @@ def _paths_of(call: ToolCall, arguments: Mapping[str, Any]) -> Iterator[tuple[st
 
 def _tasks_of(arguments: Mapping[str, Any]) -> list[str] | None:
     """Return the whole list of tasks that a call sets; None without."""
-    for value in map(arguments.get, _TASK_KEYS):
+    for value in map(arguments.get, FORMS["task_keys"]):
         if isinstance(value, str) and (found := _CHECKBOX.findall(value)):
             return [_task_line(mark, "", text) for mark, text in found[:MAX_TASKS]]
         if isinstance(value, list):
@@ -116,7 +105,7 @@ def _tasks_of(arguments: Mapping[str, Any]) -> list[str] | None:
 
 def _task(item: Any) -> str:
     item = {"text": item} if isinstance(item, str) else item
-    if not isinstance(item, Mapping) or not (text := _first(item, _TASK_TEXTS)):
+    if not isinstance(item, Mapping) or not (text := _first(item, FORMS["task_texts"])):
         return ""
     is_done = True in (item.get("done"), item.get("completed"))
     return _task_line("x" if is_done else item.get("status"), _first(item, ("id",)), text)
@@ -134,12 +123,7 @@ _EXIT = re.compile(
     r"|return(?:ed|[ _]?code)[\"']?\s*[:=>])\s*(-?\d{1,3})\b",
     re.IGNORECASE,
 )
-_ERROR = re.compile(
-    r"^(?:E\s+)?(?:[\w.]*(?:Error|Exception)\b[:(]|(?:FAILED|FAIL|ERROR|FATAL)\b|(?:fatal|error"
-    r"|panic)(?:\[\w+\])?:|npm ERR!|Traceback \(most recent|.{0,120}: command not found"
-    r"|.{0,160}: No such file or directory|.{0,160}: Permission denied|make: \*\*\*"
-    r"|.{0,120}: error(?: \w+)?: |- [EF]\d{3} )"
-)
+_ERROR = re.compile(rf"^(?:E\s+)?{any_of('errors')}")
 _SAYS_ERROR = re.compile(
     r"\s{0,8}(?:<[\w-]{0,30}error>|\{\s*\"error\"|(?:error|exception|traceback)\b)", re.IGNORECASE
 )
@@ -147,31 +131,12 @@ _IS_ERROR = re.compile(r"is_?error[\"']?\s*[:=]\s*true\b", re.IGNORECASE)
 _FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|fail|errors?)\b", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _ERROR_LIST = re.compile(r"^- [EF]\d{3} ", re.MULTILINE)
-_TEST_LINE = re.compile(
-    r"\b\d+ (?:passed|failed|errors?|passing|failing|skipped|pass|fail)\b|^test result:|^Tests?:"
-    r"|^OK\b(?: \(|$)|^FAILED\b|^FAIL\b|^ok\s+\S+\s+[\d.(]|^BUILD (?:SUCCESS|FAIL)|tests? passed"
-    r"|^Ran \d+ tests?|^Test Suites:|^PASS\b|^\[[\w./-]+(?: \([\w-]+\))? [0-9a-f]{7,12}\] ",
-    re.IGNORECASE,
+_TEST_LINE = re.compile(any_of("sums"), re.IGNORECASE)
+_LOOKS, _HAS_VERBS, _WRAPS, _SCRIPTED, _QUERIES = (
+    frozenset(FORMS[name]) for name in ("looking", "with_verbs", "wrapping", "scripted", "queries")
 )
-_PROGRAMS = {
-    "looks, moves files or belongs to a shell": """
-        cd echo export set source mkdir ls cat head tail grep rg egrep find sleep pwd true false
-        test sed awk wc sort uniq cut tr xargs which type printf touch less more nl tee jq open goto
-        scroll_down scroll_up search_dir search_file find_file if else fi for done while diff file
-        stat du df ps date tree fd kill rm cp mv chmod exit apt-cache""",
-    "its first words say what it does": """
-        git npm pnpm yarn bun go cargo docker docker-compose kubectl make mvn gradle gradlew dotnet
-        mix gh pip pip3 apt apt-get terraform helm swift flutter composer bundle rails aws gcloud az
-        brew systemctl turbo nx cmake conda bazel alembic pre-commit""",
-    "runs another": """
-        sudo time timeout nice env nohup npx bunx uv uvx poetry pipenv pnpx exec command then do run
-        pdm hatch rye xvfb-run stdbuf winpty""",
-    "runs a script": "python python3 node bash sh ruby perl php deno tsx java pwsh",
-}
-_LOOKS, _HAS_VERBS, _WRAPS, _SCRIPTED = (frozenset(each.split()) for each in _PROGRAMS.values())
 _PROGRAM = re.compile(r"^[A-Za-z][\w.+-]{0,40}$")
 _VERB = re.compile(r"^[a-z][a-z:_-]{1,24}$")
-_QUERIES = frozenset({"status", "log", "diff", "show", "branch", "view", "list", "version"})
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _SPLIT = re.compile(r"&&|\|\||[;\n]")
 _CMDLET = re.compile(r"(?:Get|Select|Where|ForEach|Measure|Sort|Format|Out|Write)-\w+$")

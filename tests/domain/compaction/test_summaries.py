@@ -312,6 +312,6 @@ def test_what_is_kept_is_read_back_before_an_answer() -> None:
     checklist = checklist_of(digest_of(said, keeps_users=True), 500, 0, len)
     assert "Keep the seal. Then go on." in checklist.kept and "Ask first." in checklist.kept
     text = with_kept("# Done\n- it all", checklist, "More: x.", 500, len)
-    assert own_text(f"{text}\n\n{text}").split() == "# Done - it all # Done - it all".split()
+    assert own_text(f"{text}\n\n{text}").replace("\n\n", "") == "# Done\n- it all# Done\n- it all"
     later = digest_of((calling("I go on."),), (text,), keeps_users=True)
     assert checklist_of(later, 500, 0, len).kept == checklist.kept
