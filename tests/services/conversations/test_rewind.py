@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -152,7 +153,8 @@ async def test_any_log_can_be_rewound(
             continue
         head = (await harness.stored(cid)).state.head_seq
         if number == pin:
-            await harness.pin(cid, head)
+            with suppress(ValidationError):  # a pin may be too large
+                await harness.pin(cid, head)
         if number in compacts:
             await harness.compact(cid, model="extractive")
         if number in undoes and gone:
