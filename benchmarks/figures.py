@@ -1,21 +1,12 @@
-"""Numbers to text: percentiles, ratios, tables, and the results file."""
+"""Numbers to text: percentiles, ratios and tables."""
 
 from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
-
-HEADER = """# Results
-
-Written by `python -m benchmarks`; a section is replaced whenever its measurement runs again.
-Each names the command that gave it. Absolute times depend on the machine and on what else runs
-on it: compare the ratios, which are taken inside one run.
-"""
 
 
 @dataclass(slots=True)
@@ -40,7 +31,7 @@ class Section:
         self.parts.append(f"**{name}** {goal}: {value} ({'met' if met else 'not met'})")
 
     def text(self, command: str, when: str, load: float) -> str:
-        """Return the section as it stands in the results file.
+        """Return the section as it is printed.
 
         `load` is the machine's load average from before, when all of it was others' work.
         """
@@ -49,17 +40,6 @@ class Section:
             f" load average before it {load:.1f}"
         )
         return "\n\n".join([begin, *self.parts]) + "\n"
-
-
-def write(out: Path, name: str, text: str, order: Iterable[str]) -> None:
-    """Write a section over its previous version in the results file, which has them in an order."""
-    kept: dict[str, str] = {}
-    if out.exists():
-        for old in re.split(r"(?m)^(?=## )", out.read_text(encoding="utf-8"))[1:]:
-            kept[old[3:].partition(":")[0]] = old.rstrip() + "\n"
-    kept[name] = text
-    texts = [kept[name] for name in order if name in kept]
-    out.write_text("\n".join([HEADER, *texts]), encoding="utf-8")
 
 
 def machine() -> str:

@@ -9,6 +9,9 @@
 3. Floors show as many tokens as the service's full payload does: the same messages.
 4. The clock runs from the request to the whole answer. CPU times are read outside of it.
 5. After the steps every lane must show the message that was appended last.
+6. Beside them runs a peer in this process: the session of the OpenAI Agents SDK over the same
+   PostgreSQL, which reads as many of its newest items as the service's payload has, and keeps no
+   budget of tokens.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from app.models.tokenizer import LocalTokenizer
 from benchmarks.connection import Connection, UnexpectedAnswer, request
 from benchmarks.figures import SAMPLE_HEADS, Samples, Section, kib, p50, times
 from benchmarks.floors import FloorA, connect, settle
+from benchmarks.peer import AgentsSession, bytes_on_disk
 from benchmarks.processes import CpuMeter, Served, floor_b, service
 from benchmarks.stage import create_conversation, database, report
 from benchmarks.workload import Message, conversation
@@ -63,6 +67,7 @@ class Kind(StrEnum):
     FLOOR_A = "floor A"
     FLOOR_B = "floor B, cached"
     FLOOR_B_DELTA = "floor B, cached, delta"
+    PEER = "OpenAI Agents SDK"
 
 
 OURS = (Kind.FULL, Kind.DELTA, Kind.APPEND)
@@ -121,12 +126,16 @@ def measure(quick: bool) -> Section:
     """Run the steps of all lanes and report them."""
     steps = QUICK_STEPS if quick else STEPS
     with database() as (data_dir, url, log), floor_b(url, log) as floor:
-        lanes = uvloop.run(_measure(data_dir, url, log, floor, steps))
-    return _section(lanes, steps)
+        lanes, disk = uvloop.run(_measure(data_dir, url, log, floor, steps))
+    section = _section(lanes, steps)
+    section.add_text(disk)
+    return section
 
 
-async def _measure(data_dir: Path, url: str, log: Path, floor: Served, steps: int) -> list[Lane]:
-    floor_a = FloorA(await connect(url))
+async def _measure(
+    data_dir: Path, url: str, log: Path, floor: Served, steps: int
+) -> tuple[list[Lane], str]:
+    floor_a, peer = FloorA(await connect(url)), AgentsSession(url)
     with (
         service(data_dir, log=log) as served,
         Connection(served.port) as ours,
@@ -135,12 +144,21 @@ async def _measure(data_dir: Path, url: str, log: Path, floor: Served, steps: in
         lanes = [Lane(kind, ours, served, UUID(create_conversation(ours))) for kind in OURS]
         floors = [Lane(Kind.FLOOR_A, floor_a, None)]
         floors += [Lane(kind, bare, floor) for kind in (Kind.FLOOR_B, Kind.FLOOR_B_DELTA)]
+        floors.append(Lane(Kind.PEER, peer, None))
         report(f"one_request: filling {SIZE} messages")
         await fill(lanes, floor_a, floors, islice(conversation(seed=1), SIZE))
         await settle(url)
         report(f"one_request: {steps} steps")
         await run([*lanes, *floors], CpuMeter(data_dir), steps)
-    return [*lanes, *floors]
+    await settle(url)
+    sent = sum(len(orjson.dumps(message)) for message in islice(conversation(seed=1), SIZE))
+    stored = await bytes_on_disk(url)
+    lanes_of = zip(stored, (OURS, floors[:-1], floors[-1:]), strict=True)
+    each = [size / len(ways) / (SIZE + WARM_UP_STEPS + steps) / 1024 for size, ways in lanes_of]
+    return [*lanes, *floors], (
+        f"On disk, indexes included, a message of {sent / SIZE / 1024:.2f} KiB takes {each[0]:.2f}"
+        f" KiB in the service, {each[1]:.2f} in the floors, {each[2]:.2f} in the {Kind.PEER}."
+    )
 
 
 def counted(messages: Iterable[Message]) -> list[tuple[Message, int]]:
@@ -160,7 +178,7 @@ async def fill(
     The service's conversations exist already.
     """
     for lane in floors:
-        await floor_a.start(lane.conversation_id)
+        await _store(lane, floor_a).start(lane.conversation_id)
     stream = iter(messages)
     while batch := list(islice(stream, BATCH)):
         body = orjson.dumps({"messages": batch})
@@ -171,7 +189,11 @@ async def fill(
         tokens = [message["token_count"] for message in orjson.loads(answer)["messages"]]
         bodies = [orjson.dumps(message).decode() for message in batch]
         for lane in floors:
-            await floor_a.preload(lane.conversation_id, tokens, bodies)
+            await _store(lane, floor_a).preload(lane.conversation_id, tokens, bodies)
+
+
+def _store(lane: Lane, floor_a: FloorA) -> FloorA:
+    return lane.through if isinstance(lane.through, FloorA) else floor_a
 
 
 async def run(lanes: Sequence[Lane], meter: CpuMeter, count: int, seed: int = 2) -> None:

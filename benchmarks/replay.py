@@ -3,7 +3,7 @@
 `python -m benchmarks.replay` starts the service on a fresh data directory, replays all
 conversations of `CONTEXT_TRACES_DIR` or, without it, of `tests/conversations`, prints what was
 seen, and exits with 1 when anything was wrong.
-What is checked, and what came of it: `docs/replay.md`.
+What is checked, and what came of it: `CONTRIBUTING.md`.
 """
 
 from __future__ import annotations

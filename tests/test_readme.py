@@ -174,15 +174,11 @@ def test_the_agent_of_the_tutorial_compacts(served: str, stand_in: str) -> None:
     assert json.loads(pasted(undo.replace("COMPACTION", active)))
 
 
-def test_the_python_session_can_be_pasted(served: str, stand_in: str) -> None:
-    """The Python session runs as printed, with the stand-in for the model."""
-    said = run_python(block(README, "python"), served, stand_in)
-    assert [line.partition(", ")[2] for line in said.splitlines()] == [
-        "You said: My name is Ada.",
-        "You said: What is my name?",
-    ]
-    names = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
-    assert all(name in block(README, "sh", "export") for name in names)
+def test_the_fact_of_the_readme_is_kept(served: str) -> None:
+    """A fact of message 3 is in the summary after 1 000 messages, as the README prints it."""
+    tokens, _, line = run_python(block(README, "python"), served, "").partition(" ")
+    assert int(tokens) < 16_000
+    assert f" {line}```" in README and "#3 " in line
 
 
 def test_the_demo_can_be_pasted(served: str, monkeypatch: pytest.MonkeyPatch) -> None:

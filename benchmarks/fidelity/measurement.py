@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import accumulate, takewhile
 from pathlib import Path
 from statistics import median
 
@@ -14,7 +15,7 @@ from app.cli.demo import Client
 from benchmarks.fidelity import coding, kit, reading
 from benchmarks.fidelity.chat import EXTRACTIVE, Chat
 from benchmarks.fidelity.facts import Fact
-from benchmarks.fidelity.matching import stale, survives
+from benchmarks.fidelity.matching import flat, stale, survives
 from benchmarks.fidelity.sessions import KINDS, Message, joined, planted, recorded, tokens_of
 from benchmarks.figures import Section
 from benchmarks.processes import CpuMeter, service
@@ -134,6 +135,11 @@ class _Judge:
                         chat.append(part)
                         chat.compact(target)
                     text, written = chat.text, chat.written
+                    newest = _newest(session.messages, target)
+                    kept = sum(survives(fact, newest) for fact in session.facts)
+                    seen[f"{kind}, newest messages alone"][target] += Counter(
+                        facts=len(session.facts), survived=kept
+                    )
                     seen[kind][target]["over"] += payload_tokens(chat.payload) > target
                     seen[kind][target]["runs"] += 1
                     for fact in session.facts:
@@ -224,6 +230,13 @@ def _long(is_tuning: bool) -> list[Message]:
             found.append(message)
             size += tokens_of(message)
     return found
+
+
+def _newest(messages: Sequence[Message], target: int) -> str:
+    """Return the flat text of the newest messages within so many tokens: the floor."""
+    sums = accumulate(map(tokens_of, reversed(messages)))
+    count = sum(1 for _ in takewhile(lambda total: total <= target, sums))
+    return flat("\n".join(payload_texts({"messages": messages[len(messages) - count :]})))
 
 
 def _found(fact: Fact, text: str, written: str) -> Counter[str]:
