@@ -45,7 +45,7 @@ export function Chart({ id, history: { calls, receipts, window } }: { id: string
       const { left, top: edge, height, width } = chart.bbox;
       const [{ ctx }, ratio] = [chart, devicePixelRatio];
       ctx.save();
-      ctx.font = `${11 * ratio}px system-ui`;
+      Object.assign(ctx, { font: `${11 * ratio}px system-ui`, textAlign: "left", textBaseline: "alphabetic" });
       let past = left + width;
       calls.toReversed().forEach(({ begins }, index) => {
         if (!begins?.cache_break_reason) return;

@@ -106,6 +106,12 @@ async function findMaker(id: string, summary: Receipt["made"][number]): Promise<
   return null;
 }
 
+/** Return dropped statements without their numbers (`@3`), those that the summary has, and empty sections. */
+function shownOf(unlisted: string, summary: string): string {
+  const lines = unlisted.split("\n").map((line) => line.replace(/^- @\d+ /, "- ")).filter((line) => !line.startsWith("- ") || !summary.includes(line.slice(2)));
+  return lines.filter((line, at) => line.startsWith("- ") || (line.startsWith("## ") && lines[at + 1]?.startsWith("- "))).join("\n");
+}
+
 function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt; id: string; sought?: Sought | undefined }): JSX.Element {
   const { seq, q } = sought;
   const path = { conversation_id: id, compaction_id: receipt.compaction_id };
@@ -118,7 +124,7 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
   const dropped = sections.some((section) => section.dropped > 0);
   const [last, listed] = [summaries.at(-1), summaries.at(-1)?.unlisted];
   const maker = useResource(async () => (last && dropped && !listed ? findMaker(id, last) : null), ["maker", id, last?.summary_range, dropped && !listed]);
-  const unlisted = listed ?? maker.data?.unlisted;
+  const unlisted = shownOf(listed ?? maker.data?.unlisted ?? "", summaries.map((summary) => summary.text).join("\n"));
   const message = useResource(async () => (seq > 0 ? (await readRange(id, seq, seq + 1))[0] : undefined), ["sought", id, seq]);
   const standing = [receipt.retain, ...summaries.map((summary) => summary.text), receipt.note].filter(Boolean).join("\n");
   return (
