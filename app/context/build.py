@@ -26,7 +26,7 @@ from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.context.build_answer import RecordedBuild, respond, with_shown
 from app.context.choose_view import choose_view
-from app.context.epoch_reasons import EpochChoice
+from app.context.epoch_reasons import EpochChoice, in_last_epoch
 from app.context.fit import Fitted, fit
 from app.context.overflow import (
     context_overflow,
@@ -237,9 +237,10 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Change
         return Changed(attempt)
     removed = build_input.epoch.reasoning_removed if build_input.epoch is not None else 0
     floor = stored.head_seq if attempt.drops_reasoning else min(removed, stored.head_seq)
-    return BuildState(
+    state = BuildState(
         attempt, build_input, resolved, limits, last_epoch, cached, floor, attempt.degraded
     )
+    return await in_last_epoch(deps, state)
 
 
 async def _read(
@@ -314,13 +315,21 @@ async def _record(
     if attempt.is_preview:
         return build
     after: BuildInput | None = replace(state.input, view=None, rows=[])
-    if is_new:
-        texts = dict(state.resolved.texts)
-        if state.texts_before_history:
-            texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
-        key, unstored = attempt.conversation_id, await _unstored_tokens(deps, state, 0)
+    if is_new or state.adds_change:
+        texts, key, before, unstored = (
+            dict(state.resolved.texts),
+            attempt.conversation_id,
+            None,
+            None,
+        )
+        if is_new:
+            if state.texts_before_history:
+                texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
+            unstored = await _unstored_tokens(deps, state, 0)
+        elif state.continued is not None:
+            epoch, before = state.continued, epoch.changes
         async with deps.database.session() as session:
-            version = await session.contexts.add_epoch(key, epoch, texts, unstored)
+            version = await session.contexts.add_epoch(key, epoch, texts, unstored, before)
         if version is None:
             return state.changed()
         after = _input_after(state.input, epoch, version)
@@ -343,7 +352,9 @@ async def _record(
             await session.contexts.set_unstored_tokens(
                 attempt.conversation_id, state.stored.view_version, tokens
             )
-    return replace(build, build_id=str(BuildId(epoch.epoch_id, through_seq, tail_hash)))
+    behind = sum(change.after == through_seq for change in state.changes)
+    build_id = BuildId(epoch.epoch_id, through_seq, tail_hash, behind)
+    return replace(build, build_id=str(build_id))
 
 
 def _input_after(read: BuildInput, added: Epoch, version: int) -> BuildInput | None:

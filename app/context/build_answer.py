@@ -12,12 +12,12 @@ from typing import Any
 from app.common import json_text
 from app.common.errors import Gone, NotFound
 from app.compaction.reduction import REPEATED_CLEARED
-from app.context.choose_view import read_rows, rendered_rows
+from app.context.choose_view import new_assembler, read_rows, rendered_rows
 from app.context.rendering import Payload, RenderRequest, render_payload
 from app.context.state import REASONING_DROPPED, SUMMARY_AS_USER, BuildState, CachedPayload
 from app.conversations.conversation import BreakReason
-from app.conversations.epoch import BuildId, Epoch, model_in, parse_build_id
-from app.conversations.from_rows import epoch_start_from
+from app.conversations.epoch import BuildId, Epoch, PromptChange, model_in, parse_build_id
+from app.conversations.from_rows import changes_from, epoch_start_from
 from app.conversations.receipt import Observer
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
@@ -71,6 +71,7 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
         state.system_dynamic_texts,
         _caller_point(build),
         view,
+        state.changes,
     )
     try:
         payload = render_payload(request, resolved, items)
@@ -220,9 +221,9 @@ def _shown_messages(build: RecordedBuild) -> list[dict[str, Any]]:
 class BuildReplayService:
     """Renders earlier builds again, from what was stored when their epoch began.
 
-    A build's id names its epoch, its newest message and, if any, the hash of its tail. With the
-    log, which never changes, these give the payload byte for byte. Current settings are not used,
-    except the registry's entry of the model.
+    A build's id names its epoch, its newest message, how many changes stand behind that, and the
+    hash of its tail. With the log, which never changes, these give the payload byte for byte.
+    Current settings are not used, except the registry's entry of the model.
     """
 
     def __init__(self, database: Database, resolver: SettingsResolver) -> None:
@@ -242,13 +243,16 @@ class BuildReplayService:
             )
             if build is None:
                 raise unknown
-            (_, through_seq, tail_hash), epoch = build
+            (_, through_seq, tail_hash, behind), epoch = build
             if epoch.view_version < conversation.state.redacted_version:
                 message = "A message of this conversation was redacted after that build"
                 raise Gone(message, {"build_id": build_id})
             if not epoch.start_seq <= through_seq <= conversation.state.head_seq:
                 raise unknown
             start, format = epoch_start_from(epoch.start_json), FormatName(epoch.format)
+            changes = changes_at(epoch, through_seq, behind)
+            if changes is None:
+                raise unknown
             hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic_hash)
             texts = await session.contexts.texts(conversation_id, [*hashes, tail_hash or ""])
             rows = await read_rows(session, conversation_id, format, start.view, through_seq)
@@ -265,12 +269,13 @@ class BuildReplayService:
             before = dynamic_texts(start.dynamic_hash)
             in_opening = resolved.policy.dynamic_position == "before_window"
             opening = resolved.dynamic_texts_of(before if in_opening else ())
-            rendered = rendered_rows(rows, format, start.view, resolved, start.tools, opening)
-            assembler = rendered.assembler
+            assembler = new_assembler(format, start.view, resolved, start.tools, opening)
+            assembler.changes = changes
+            rendered_rows(rows, assembler)
             items = assembler.items(resolved.dynamic_texts_of(dynamic_texts(tail_hash)))
             in_system = () if in_opening else before
             request = RenderRequest(
-                format, start.tools, conversation.cache_key, in_system, view=start.view
+                format, start.tools, conversation.cache_key, in_system, None, start.view, changes
             )
             payload = render_payload(request, resolved, items)
             seqs = [assembler.seq_of(index) for index in range(len(items.wire_items))]
@@ -294,6 +299,17 @@ async def find_build(
         return None
     epoch = await session.contexts.find_epoch(conversation_id, parsed_id.epoch_id)
     return (parsed_id, epoch) if epoch is not None else None
+
+
+def changes_at(epoch: Epoch, through_seq: int, behind: int) -> tuple[PromptChange, ...] | None:
+    """Return the changes in the payload of a build; None where its id is of no build.
+
+    So many of them stand `behind` its newest message.
+    """
+    changes = changes_from(epoch.changes)
+    before = tuple(change for change in changes if change.after < through_seq)
+    last = tuple(change for change in changes if change.after == through_seq)
+    return (*before, *last[:behind]) if behind <= len(last) else None
 
 
 def _is_tail(text: str) -> bool:

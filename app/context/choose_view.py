@@ -19,7 +19,7 @@ from app.compaction.reduction import REPEATED_CLEARED, RESULTS_CLEARED
 from app.compaction.shown_history import ShownHistory
 from app.compaction.strategies import STRATEGIES
 from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
-from app.conversations.epoch import EpochStart
+from app.conversations.epoch import EpochStart, PromptChange
 from app.conversations.from_rows import epoch_start_from
 from app.conversations.messages.row import LogRow
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
@@ -35,6 +35,7 @@ from app.conversations.view_changes import (
 )
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role
+from app.payload.assembler import Assembler
 from app.payload.format_assemblers import assembler_of
 from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import (
@@ -57,7 +58,7 @@ async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState 
     stored, resolved, last_epoch = state.stored, state.resolved, state.last_epoch
     slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
     start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
-    current = start if _is_current(state, start, stored.view_version) else None
+    current = start if is_current(state, start, stored.view_version) else None
     for seq in state.input.pins:
         if current is not None and (not current.view.shows(seq) or current.view.clears_result(seq)):
             current = None
@@ -84,7 +85,7 @@ async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState 
     return _slide(state) if slides else state
 
 
-def _is_current(state: BuildState, start: EpochStart | None, view_version: int) -> bool:
+def is_current(state: BuildState, start: EpochStart | None, view_version: int) -> bool:
     """Whether a build at this version of the conversation's view still shows the last epoch's."""
     epoch, limits = state.last_epoch, state.limits
     return (
@@ -130,7 +131,7 @@ def _keeps_sliding_window(state: BuildState, start: EpochStart) -> bool:
     """
     return (
         state.stored.view_cause == RESULTS_CLEARED
-        and _is_current(state, start, state.stored.view_version - 1)
+        and is_current(state, start, state.stored.view_version - 1)
         and not start.degraded
         and all(map(start.view.shows, state.input.pins))
     )
@@ -172,27 +173,31 @@ async def _with_history(
 
     One that is too long would be rendered in vain. That of the last epoch's view probably fits.
     """
-    cached, rows = state.cached, state.input.rows
+    cached, rows, changes = state.cached, state.input.rows, state.changes
     if cached is not None and cached.view == state.view and _can_extend(cached, state):
         if _are_long(rows) or cached.assembler.size_bytes > LONG_BYTES:
             # Concurrent builds read the cached one while a thread adds to a copy.
             cached = cached.copied()
             async with deps.place_for(rows):
-                await asyncio.to_thread(_extend, cached, rows)
+                await asyncio.to_thread(_extend, cached, rows, changes)
             deps.cache.put(state.attempt.cache_key, cached)
         else:
-            _extend(cached, rows)
+            _extend(cached, rows, changes)
         return await cached.call(state.with_rendered, cached)
     if is_known or state.stored.shown_tokens <= _MAX_UNKNOWN_TOKENS:
         return await render_view(deps, state)
     return replace(state, entries=await _read_entries(deps, state, state.view))
 
 
-def _extend(cached: CachedPayload, rows: Iterable[LogRow]) -> None:
-    """Add new rows; a concurrent build may have added some already."""
+def _extend(
+    cached: CachedPayload, rows: Iterable[LogRow], changes: tuple[PromptChange, ...]
+) -> None:
+    """Add new rows and changes; a concurrent build may have added some already."""
+    cached.assembler.changes = changes
     for row in rows:
         if row.seq > cached.assembler.rendered_through and cached.view.shows(row.seq):
             cached.add(row)
+    cached.assembler.finish()
 
 
 async def _read_entries(deps: BuildDependencies, state: BuildState, view: View) -> list[Entry]:
@@ -246,10 +251,15 @@ async def render(
 
 
 def _can_extend(cached: CachedPayload, state: BuildState) -> bool:
-    """Whether a payload was rendered with the opening and tools of this build."""
-    assembler = cached.assembler
+    """Whether a payload was rendered with the opening, tools and changes of this build."""
+    assembler, changes = cached.assembler, state.changes
+    placed = assembler.changes[: assembler.placed]
+    # A change that is not stored yet is not in the payloads of other builds.
+    is_apart = state.adds_change and len(placed) < len(changes)
     return (
-        assembler.mentionable_tools == state.resolved.named_agent_tools(state.tools.agent_tools)
+        not is_apart
+        and changes[: len(placed)] == placed
+        and assembler.mentionable_tools == state.resolved.named_agent_tools(state.tools.agent_tools)
         and assembler.opening == state.opening
         and assembler.defined_tools == state.resolved.defined_tool_names(state.tools)
     )
@@ -277,9 +287,10 @@ async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
         rows = await read_rows(
             session, state.attempt.conversation_id, state.format, state.view, state.stored.head_seq
         )
-    inputs = (state.format, state.view, state.resolved, state.tools, state.opening)
+    assembler = new_assembler(state.format, state.view, state.resolved, state.tools, state.opening)
+    assembler.changes = state.changes
     async with deps.place_for(rows):
-        rendered = await in_thread_if(_are_long(rows), rendered_rows, rows, *inputs)
+        rendered = await in_thread_if(_are_long(rows), rendered_rows, rows, assembler)
     return await rendered.call(state.with_rendered, rendered)
 
 
@@ -296,23 +307,26 @@ async def read_rows(
     )
 
 
-def rendered_rows(
-    rows: Sequence[LogRow],
+def new_assembler(
     format: FormatName,
     view: View,
     resolved: ResolvedSettings,
     tools: PayloadTools,
     opening: DynamicTexts,
-) -> CachedPayload:
-    """Return the rendered history of a view, of which these are the rows."""
-    assembler = assembler_of(format)(
+) -> Assembler:
+    """Return what renders the history of a view."""
+    return assembler_of(format)(
         view,
         resolved.count,
         resolved.named_agent_tools(tools.agent_tools),
         opening,
         resolved.defined_tool_names(tools),
     )
-    rendered = CachedPayload(view, assembler)
+
+
+def rendered_rows(rows: Sequence[LogRow], assembler: Assembler) -> CachedPayload:
+    """Return the rendered history of a view, of which these are the rows."""
+    rendered = CachedPayload(assembler.view, assembler)
     assembler.expect(rows)
     for row in rows:
         rendered.add(row)

@@ -1,25 +1,43 @@
-"""Decides whether a payload continues the last epoch of its stream, and why it does not."""
+"""Decides whether a payload continues the last epoch of its stream, and why it does not.
+
+Changed sections and tools end an epoch, unless its provider has items for the change.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from app.compaction.rewind import REWOUND
-from app.context.choose_view import needed_agent_tools
-from app.context.state import DEGRADED_ONE_BUILD, REASONING_DROPPED, BuildState
+from app.context.choose_view import is_current, needed_agent_tools
+from app.context.state import DEGRADED_ONE_BUILD, REASONING_DROPPED, BuildDependencies, BuildState
 from app.conversations.conversation import BreakReason
 from app.conversations.epoch import (
     PROVIDER_COMPACTED,
     Epoch,
     EpochStart,
+    PromptChange,
+    changes_json,
     model_in,
     requested_window,
 )
-from app.conversations.from_rows import epoch_start_from
+from app.conversations.from_rows import changes_from, current_hashes, epoch_start_from
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
+from app.conversations.settings_resolver import RecordedPrompt, prompt_from
 from app.conversations.view import View, minus, overlap
 from app.formats import PROVIDERS
+from app.formats.message import FormatName
 from app.formats.reasoning import GEMINI, binds_reasoning
+from app.formats.tools import ToolChange, Tools, tool_change
+from app.models.tokens import MESSAGE_OVERHEAD, estimate_tool_defs_tokens
+from app.prompt.agent_tools import AGENT_TOOLS
+from app.prompt.resolved_settings import ResolvedSettings
+from app.prompt.sections import changed_text, static_sections
+
+MAX_CHANGES: Final = 20
+"""Changes of sections and tools inside an epoch."""
+MAX_CHANGES_SHARE: Final = 0.1
+"""The share of the context window that their items may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +80,10 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
         new_start = _new_start(state, kept_tools)
         reason = break_reason(state, last_epoch, last_start, new_start)
         reason = reason and (state.attempt.break_reason or reason)
+        has_changes = bool(changes_from(last_epoch.changes))
+        if has_changes and state.continued is None:
+            has_same_tools = last_epoch.tools_hash == state.resolved.tools_hash
+            reason = reason or ("sections_changed" if has_same_tools else "tools_changed")
         reasoning_after = last_view.reasoning_after
         if not has_left and state.reasoning_floor <= reasoning_after:
             if reason is None:
@@ -75,12 +97,13 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
             same, window = last_view, state.view.window
             if reason == REWOUND:
                 same = replace(same, window=window, spans=overlap(same.spans, window))
-            is_same = (start.view, start.tools) == (same, last_start.tools)
+            is_same = (start.view, start.tools) == (same, last_start.tools) and not has_changes
             if is_same and reason in ("budget_changed", REWOUND):  # or later messages left
                 return EpochChoice(start, reason, kept_tools)
         reason = reason or REASONING_DROPPED
         item = state.view.sent_item
         is_only_change = reason == PROVIDER_COMPACTED and own_start.tools == last_start.tools
+        is_only_change = is_only_change and not has_changes
         if item is not None and is_only_change and _begins_with_item(state):
             # The model made what follows its item with the item as its only history.
             reasoning_after = max(reasoning_after, item.seq - 1)
@@ -146,6 +169,68 @@ def _has_foreign(state: BuildState) -> bool:
     return bool(others if is_strict else others - {family})
 
 
+# --- changed sections and tools -------------------------------------------------------------------
+
+
+async def in_last_epoch(deps: BuildDependencies, state: BuildState) -> BuildState:
+    """Go on with the sections and tools of the last epoch, if their changes can be items of it."""
+    epoch, present = state.last_epoch, state.resolved
+    if epoch is None or epoch is not state.input.epoch or state.attempt.folds:
+        return state
+    start, changes = epoch_start_from(epoch.start_json), changes_from(epoch.changes)
+    last = current_hashes(epoch)
+    is_same = last == (present.sections_hash, present.tools_hash)
+    if not is_current(state, start, state.stored.view_version) or (is_same and not changes):
+        return state
+    hashes = (epoch.sections_hash, epoch.tools_hash, *last)
+    async with deps.database.session() as session:
+        texts = await session.contexts.texts(state.attempt.conversation_id, hashes)
+    if not is_same:
+        old = prompt_from(texts[last[0]], texts[last[1]])
+        change = planned_change(present, state.format, old, state.stored.head_seq)
+        if change is None or start.tools.deferred:
+            return state
+        changes = (*changes, change)
+        tokens = present.factor * sum(change.tokens for change in changes)
+        is_large = tokens > MAX_CHANGES_SHARE * state.limits.effective_window
+        if is_large or len(changes) > MAX_CHANGES:
+            return state
+        epoch = replace(epoch, changes=changes_json(changes))
+    first = deps.resolver.with_prompt_of(present, epoch, texts)
+    return replace(state, resolved=first, continued=epoch)
+
+
+def planned_change(
+    resolved: ResolvedSettings, format: FormatName, old: RecordedPrompt, after: int
+) -> PromptChange | None:
+    """Return how old sections and tools become the resolved ones, behind the message `after`.
+
+    None where the model has no items for it, or one could be misunderstood.
+    """
+    info, count, (sections, tools) = resolved.info, resolved.count, old
+    others = tool_change(tools, resolved.tools)
+    said = changed_text(sections, static_sections(resolved.sections))
+    if said is None or info is None or not info.mid_conversation_system:
+        return None
+    if any(others) and not (info.tool_search and _are_functions(others, tools)):
+        return None
+    items = PROVIDERS[format].change(resolved.model or "", said, others)
+    if items is None or resolved.deferral(format):
+        return None
+    tokens = estimate_tool_defs_tokens((*others.redefined, *others.added), count)
+    tokens += MESSAGE_OVERHEAD * len(items) + sum(map(count, (said, *others.removed)))
+    hashes = resolved.sections_hash, resolved.tools_hash
+    return PromptChange(after, *hashes, tuple(items), tokens)
+
+
+def _are_functions(change: ToolChange, tools: Tools) -> bool:
+    """Whether only functions beside others change, none of which has an agent tool's name."""
+    removed = (tool for tool in tools if tool.name in change.removed)
+    changed = (*change.added, *change.redefined, *removed)
+    is_plain = all(tool.hosted is None and tool.name not in AGENT_TOOLS for tool in changed)
+    return is_plain and bool(tools)
+
+
 # --- why a prefix breaks --------------------------------------------------------------------------
 
 
@@ -159,9 +244,12 @@ def break_reason(
     stored, resolved = state.stored, state.resolved
     if last_epoch.view_version < stored.redacted_version:
         return "redacted"
-    if last_epoch.tools_hash != resolved.tools_hash:
+    last_sections, last_tools = current_hashes(last_epoch)
+    if state.continued is not None:
+        last_sections, last_tools = resolved.sections_hash, resolved.tools_hash
+    if last_tools != resolved.tools_hash:
         return "tools_changed"
-    sections = (last_epoch.sections_hash, last_start.dynamic_hash)
+    sections = (last_sections, last_start.dynamic_hash)
     if sections != (resolved.sections_hash, new_start.dynamic_hash):
         return "sections_changed"
     totals = (last_start.total, last_start.max_output_tokens, last_epoch.window)

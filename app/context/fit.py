@@ -70,6 +70,20 @@ class Fitted:
 async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed | Overflow:
     """Return a payload that fits.
 
+    One with changed sections and tools as items begins an epoch instead, where these have no place,
+    or it does not extend the last one.
+    """
+    fitted = await _fit(deps, state)
+    extends = state.continued is None or isinstance(fitted, Changed)
+    if isinstance(fitted, Fitted) and fitted.state.rendered is not None:
+        is_placed = not fitted.state.rendered.assembler.misplaced
+        extends = extends or (is_placed and fitted.epoch.break_reason is None)
+    return fitted if extends else Changed(replace(state.attempt, folds=True))
+
+
+async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed | Overflow:
+    """Return a payload that fits, as an epoch or a part of the last one.
+
     A rendered text may mention tools that the payload needs, or cost more than its estimate: then
     it is rendered or reduced again.
     """

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import orjson
 
 from app.common.answer_schemas import answer
+from app.conversations.epoch import PromptChange
 from app.conversations.view import WHOLE_VIEW, View
 from app.formats import PROVIDERS
 from app.formats.base import Provider, System, SystemPrompt
@@ -89,7 +90,7 @@ class RenderRequest:
 
     The provider routes requests with the same `cache_key` to the same cache. The system prompt ends
     with `dynamic_texts`. `caller_point` is where the caller's payload of this epoch ends; with it
-    the payload is a delta. The history is that of `view`.
+    the payload is a delta. The history is that of `view`, with `changes` of sections and tools.
     """
 
     format: FormatName
@@ -98,6 +99,7 @@ class RenderRequest:
     dynamic_texts: tuple[str, ...] = ()
     caller_point: StablePoint | None = None
     view: View = WHOLE_VIEW
+    changes: tuple[PromptChange, ...] = ()
 
     @property
     def provider(self) -> Provider:
@@ -139,8 +141,8 @@ def render_payload(
     sent_items = [*system.items, *wire_items]
     if (point := request.caller_point) is not None:
         # The caller keeps its items up to the first one whose breakpoints changed.
-        changed = set(positions) ^ set(chosen(point.breakpoints))
-        first_new = min([point.stable_items, *(position.item_index for position in changed)])
+        moved = set(positions) ^ set(chosen(point.breakpoints))
+        first_new = min([point.stable_items, *(position.item_index for position in moved)])
         sent_items = wire_items[first_new : len(wire_items) - items.tail_items]
         base_items = first_new + system_items
     policy, item = resolved.policy.compaction, request.view.sent_item
@@ -155,6 +157,7 @@ def render_payload(
     )
     ends = marked_sections or prefix_end_indices(static)
     body = _body(request, resolved, system, tools, _joined(sent_items))
+    changed = [item for change in request.changes for item in change.items]
     return Payload(
         body={**body, **compaction.added},
         stable_items=items.stable_items + system_items,
@@ -163,7 +166,7 @@ def render_payload(
         tail=_joined(wire_items[len(wire_items) - items.tail_items :]),
         base_items=base_items,
         is_delta=request.caller_point is not None,
-        betas=compaction.betas,
+        betas=(*compaction.betas, *provider.betas_of(changed)),
         degraded=() if breakpoints else (WITHOUT_BREAKPOINTS,),
     )
 

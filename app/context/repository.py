@@ -14,6 +14,7 @@ from app.conversations.from_rows import (
     AGENT_JOIN,
     CONVERSATION_COLUMNS,
     STATE_COLUMNS,
+    changes_from,
     epoch_from,
     log_rows_from,
     versions_of,
@@ -156,7 +157,8 @@ LONG_TEXT = Statement(
 )
 
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id,
-# and with a redaction.
+# and with a redaction. A change is added while the message that it follows is the newest: no build
+# has later ones without it.
 ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
@@ -165,6 +167,7 @@ ADD_EPOCH = Statement(
                 unstored_version = CASE WHEN CAST(:unstored AS bigint) IS NULL
                     THEN unstored_version ELSE :view_version END
             WHERE conversation_id = :conversation_id AND redacted_version <= :view_version
+                AND head_seq = coalesce(CAST(:after AS bigint), head_seq)
             RETURNING conversation_id, input_version
         ), texts AS (
             INSERT INTO prompt_texts (conversation_id, hash, body)
@@ -174,7 +177,9 @@ ADD_EPOCH = Statement(
         ), added AS (
             INSERT INTO epochs ({_EPOCH_COLUMNS})
             SELECT {placeholders(_EPOCH_COLUMNS)} FROM alive
-            ON CONFLICT (conversation_id, payload_stream, epoch) DO NOTHING
+            ON CONFLICT (conversation_id, payload_stream, epoch) DO UPDATE
+                SET changes = excluded.changes
+                WHERE epochs.changes = :before AND epochs.epoch_id = excluded.epoch_id
             RETURNING conversation_id
         )
         SELECT alive.input_version FROM added JOIN alive USING (conversation_id)
@@ -327,18 +332,26 @@ class ContextRepository(CompactionQueries):
         return rows
 
     async def add_epoch(
-        self, conversation_id: str, epoch: Epoch, texts: Mapping[str, str], unstored: int | None
+        self,
+        conversation_id: str,
+        epoch: Epoch,
+        texts: Mapping[str, str],
+        unstored: int | None,
+        before: str | None = None,
     ) -> int | None:
         """Store an epoch, and return the conversation's input version with it.
 
-        `unstored` is as in `set_unstored_tokens`, None where that stays. None when another build
-        stored the epoch first, the conversation is gone, or a message was redacted since.
+        `unstored` is as in `set_unstored_tokens`, None where that stays. With the changes `before`
+        the epoch gets one more. None when another build stored the epoch or a change first, the
+        conversation is gone, or a message was redacted since or follows the change.
         """
         values = fields_of(epoch) | {
             "conversation_id": conversation_id,
             "hashes": [*texts],
             "texts": [*texts.values()],
             "unstored": unstored,
+            "before": before,
+            "after": changes_from(epoch.changes)[-1].after if before is not None else None,
         }
         version: int | None = await self._session.value(ADD_EPOCH, **values)
         return version

@@ -24,7 +24,8 @@ from app.compaction.summaries.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
 from app.conversations.conversation import BreakReason, ConversationState
-from app.conversations.epoch import Epoch, model_in, requested_window
+from app.conversations.epoch import Epoch, PromptChange, model_in, requested_window
+from app.conversations.from_rows import changes_from
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.service import Appended
 from app.conversations.moving_window import ActiveWindows
@@ -193,7 +194,8 @@ class Attempt:
     """One pass through the steps: the request, and what earlier passes of the build did.
 
     A preview neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
-    sent again. An epoch began for the `break_reason` before results were cleared for it.
+    sent again. An epoch began for the `break_reason` before results were cleared for it. With
+    `folds` changed sections and tools become part of the prompt of a new epoch.
     """
 
     tenant_id: str
@@ -207,6 +209,7 @@ class Attempt:
     is_preview: bool = False
     drops_reasoning: bool = False
     break_reason: BreakReason | None = None
+    folds: bool = False
 
     @property
     def cache_key(self) -> tuple[str, ...]:
@@ -232,7 +235,8 @@ class BuildState:
     may grow while a cached payload does. `dynamic_texts` are those of scratchpad and status, which
     stand before or after the history as the policy says. `excluded_seqs` are the tool results that
     the policy never clears, None until they are read. Reasoning up to `reasoning_floor` is left
-    out, because no payload with it fits.
+    out, because no payload with it fits. The epoch that is `continued` has changed sections and
+    tools as items, of which the last may not be stored yet; those in `resolved` are of its start.
     """
 
     attempt: Attempt
@@ -251,6 +255,17 @@ class BuildState:
     rendered: CachedPayload | None = None
     items: PayloadItems | None = None
     excluded_seqs: frozenset[int] | None = None
+    continued: Epoch | None = None
+
+    @property
+    def changes(self) -> tuple[PromptChange, ...]:
+        """The changed sections and tools that are items of the payload."""
+        return changes_from(self.continued.changes) if self.continued is not None else ()
+
+    @property
+    def adds_change(self) -> bool:
+        """Whether the last change is not stored yet."""
+        return self.continued is not None and self.continued is not self.input.epoch
 
     @property
     def format(self) -> FormatName:
@@ -385,6 +400,7 @@ class BuildState:
         """Tokens of dynamic text and notes beyond the resolved settings, before the factor."""
         resolved = self.resolved
         tokens = resolved.system_tokens(self.system_dynamic_texts)
+        tokens += sum(change.tokens for change in self.changes)
         if self.items is not None:
             tokens += self.items.opening_tokens + self.items.tail_tokens
         else:

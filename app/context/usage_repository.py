@@ -17,7 +17,7 @@ from app.common.answer_schemas import answer
 from app.common.pages import Page, first_of
 from app.conversations.conversation import BreakReason
 from app.conversations.epoch import Epoch, model_in
-from app.conversations.from_rows import epoch_from
+from app.conversations.from_rows import changes_from, epoch_from
 from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
@@ -198,6 +198,8 @@ class EpochItem:
     """Why it began, as in a build; null for the first."""
     start_seq: int
     """The newest message of its first payload."""
+    changed_after: tuple[int, ...]
+    """Behind which messages its payloads say that sections or tools changed."""
     created_at: datetime
     """Time of its first build."""
 
@@ -322,7 +324,8 @@ def _report_from(row: Any) -> ReportItem:
 
 def _epoch_item_from(row: Any) -> EpochItem:
     window, reason = row["window"] or None, row["reason"]
-    names = {"context_window": window, "cache_break_reason": reason}
+    after = tuple(change.after for change in changes_from(row["changes"]))
+    names = {"context_window": window, "cache_break_reason": reason, "changed_after": after}
     return read(EpochItem, row, model=model_in(row["payload_stream"]), **names)
 
 

@@ -25,7 +25,7 @@ from app.context.state import CachedPayload, PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
 from app.conversations.conversation import Conversation
 from app.conversations.epoch import BuildId, Epoch, model_in, payload_stream_of
-from app.conversations.from_rows import epoch_start_from
+from app.conversations.from_rows import changes_from, current_hashes, epoch_start_from
 from app.conversations.moving_window import ActiveWindows
 from app.conversations.pressure import (
     LastReport,
@@ -163,7 +163,8 @@ class UsageService:
                 )
                 if report.through_seq is not None and resolved is not None and epoch is not None:
                     cached = self._cache.of_epoch(tenant_id, conversation_id, epoch)
-                    counted = _count(cached, conversation, resolved, epoch, stored, texts)
+                    begun = await self._with_prompt_of(session, conversation_id, resolved, epoch)
+                    counted = _count(cached, conversation, begun, epoch, stored, texts)
                     if counted is not None:
                         regions, sealed = counted
                         stored = replace(stored, estimated_tokens=regions.total, regions=regions)
@@ -247,6 +248,18 @@ class UsageService:
         except ContextError:  # the settings no longer work together
             return None
 
+    async def _with_prompt_of(
+        self, session: Repositories, conversation_id: str, resolved: ResolvedSettings, epoch: Epoch
+    ) -> ResolvedSettings | None:
+        """Return settings as an epoch began with; None where it does not end with these."""
+        if current_hashes(epoch) != (resolved.sections_hash, resolved.tools_hash):
+            return None
+        if not changes_from(epoch.changes):
+            return resolved
+        hashes = epoch.sections_hash, epoch.tools_hash
+        texts = await session.contexts.texts(conversation_id, hashes)
+        return self._resolver.with_prompt_of(resolved, epoch, texts)
+
     async def _new_report(
         self,
         session: Repositories,
@@ -274,16 +287,17 @@ class UsageService:
 def _count(
     cached: CachedPayload | None,
     conversation: Conversation,
-    resolved: ResolvedSettings,
+    resolved: ResolvedSettings | None,
     epoch: Epoch,
     report: ReportItem,
     dynamic_texts: Sequence[str] | None,
 ) -> tuple[Usage, int] | None:
     """Return the count of a report's payload before the factor, and the sealed part of it.
 
-    Only a build id identifies dynamic text; without one, the stored text is counted. None where
-    this process no longer has the payload, where the settings or the view are other ones by now,
-    and where the payload begins with a provider's compaction item.
+    `resolved` has the sections and tools of the epoch's start, None where those at its end are not
+    the present ones. Only a build id identifies dynamic text; without one, the stored text is
+    counted. None where this process no longer has the payload, where the settings or the view are
+    other ones by now, and where the payload begins with a provider's compaction item.
     """
     start = epoch_start_from(epoch.start_json)
     if (
@@ -291,13 +305,14 @@ def _count(
         or report.epoch != epoch.epoch
         or report.through_seq < epoch.start_seq
         or epoch.view_version != conversation.state.view_version
-        or epoch.sections_hash != resolved.sections_hash
-        or epoch.tools_hash != resolved.tools_hash
+        or resolved is None
         or start.view.sent_item is not None
     ):
         return None
+    changes = [it for it in changes_from(epoch.changes) if it.after <= report.through_seq]
     tokens, sealed = cached.assembler.tokens_at(report.through_seq)
     system_prompt = resolved.raw_fixed.system_prompt
+    system_prompt += sum(change.tokens for change in changes)
     if dynamic_texts is not None:
         system_prompt += resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
     usage = replace(

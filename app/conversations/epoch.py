@@ -3,14 +3,17 @@
 1. An epoch belongs to a payload stream: one format and one model of a conversation.
 2. It has one set of resolved settings and one view. While both stay the same, every payload extends
    the one before. When either changes, a new epoch starts, with the reason.
-3. Only its start is stored. Each of its payloads follows from the start and the log.
+3. Changed sections and tools may also be items of the epoch, behind its prefix, where the provider
+   has such items. They are part of the system prompt and the tools of the next epoch.
+4. Only its start and these changes are stored. Each of its payloads follows from them and the log.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.common import json_text
 from app.conversations.view import View
@@ -22,7 +25,8 @@ NO_REQUESTED_WINDOW = 0
 
 _BUILD_ID = re.compile(
     r"(?P<epoch_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
-    r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:\.(?P<tail_hash>[0-9a-f]{64}))?"
+    r"\.(?P<through_seq>[1-9][0-9]{0,17})(?:-(?P<changes>[1-9][0-9]?))?"
+    r"(?:\.(?P<tail_hash>[0-9a-f]{64}))?"
 )
 
 PROVIDER_COMPACTED: Final = "provider_compacted"
@@ -35,7 +39,7 @@ class Epoch:
 
     `start_json` holds the view and the limits. `window` is the context window in tokens that the
     request sets, 0 for none. Up to the seq `reasoning_removed` the provider has removed reasoning
-    from its payloads, which ends it.
+    from its payloads, which ends it. `changes` is the JSON of its `PromptChange`s.
     """
 
     epoch: int
@@ -51,6 +55,23 @@ class Epoch:
     tools_hash: str
     policy_hash: str
     reasoning_removed: int = 0
+    changes: str = "[]"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChange:
+    """Other sections or tools than before, and the items that say so behind the message `after`."""
+
+    after: int
+    sections_hash: str
+    tools_hash: str
+    items: tuple[dict[str, Any], ...] = ()
+    tokens: int = 0
+
+
+def changes_json(changes: Sequence[PromptChange]) -> str:
+    """Return the JSON of changes that is stored with their epoch."""
+    return json_text.dumps([*map(asdict, changes)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +97,19 @@ class EpochStart:
 
 
 class BuildId(NamedTuple):
-    """The parts of a build's id: its epoch, the seq of its newest message, and its tail."""
+    """The parts of a build's id: its epoch, the seq of its newest message, and its tail.
+
+    So many of the epoch's `changes` stand behind that message.
+    """
 
     epoch_id: str
     through_seq: int
     tail_hash: str | None = None
+    changes: int = 0
 
     def __str__(self) -> str:
         """Return the id as clients see it."""
-        text = f"{self.epoch_id}.{self.through_seq}"
+        text = f"{self.epoch_id}.{self.through_seq}" + (f"-{self.changes}" if self.changes else "")
         return text if self.tail_hash is None else f"{text}.{self.tail_hash}"
 
 
@@ -93,7 +118,8 @@ def parse_build_id(build_id: str) -> BuildId | None:
     match = _BUILD_ID.fullmatch(build_id)
     if match is None:
         return None
-    return BuildId(match["epoch_id"], int(match["through_seq"]), match["tail_hash"])
+    seq, changes = int(match["through_seq"]), int(match["changes"] or 0)
+    return BuildId(match["epoch_id"], seq, match["tail_hash"], changes)
 
 
 def payload_stream_of(settings: RequestSettings, model: str) -> str:

@@ -20,7 +20,7 @@ from app.conversations.conversation import (
     StoredSettings,
     window_of,
 )
-from app.conversations.epoch import Epoch, EpochStart
+from app.conversations.epoch import Epoch, EpochStart, PromptChange
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
 from app.conversations.receipt import Compaction
 from app.conversations.turns import Entry, entry
@@ -248,6 +248,7 @@ def epoch_from(row: Any, prefix: str, known_start: str | None) -> Epoch | None:
 
 _VIEW, _SUMMARIES = TypeAdapter(View), TypeAdapter(tuple[Summary, ...])
 _START = TypeAdapter(EpochStart)
+_CHANGES = TypeAdapter(tuple[PromptChange, ...])
 
 
 def view_from(text: str) -> View:
@@ -264,6 +265,18 @@ def summaries_from(made: str) -> tuple[Summary, ...]:
 def epoch_start_from(text: str) -> EpochStart:
     """Read a stored start; cached, because every build of the epoch needs it."""
     return _START.validate_python(json_text.loads(text))
+
+
+@lru_cache(256)
+def changes_from(text: str) -> tuple[PromptChange, ...]:
+    """Read the stored changes of an epoch; cached like its start."""
+    return _CHANGES.validate_python(json_text.loads(text))
+
+
+def current_hashes(epoch: Epoch) -> tuple[str, str]:
+    """Return the hashes of the sections and tools that hold at the end of an epoch."""
+    last = next(reversed(changes_from(epoch.changes)), epoch)
+    return last.sections_hash, last.tools_hash
 
 
 def compaction_from(row: Any) -> Compaction:

@@ -6,9 +6,10 @@ each distinct set of levels, whose texts are the key of the cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import lru_cache
 from typing import Any
 
 from cachetools import LRUCache
@@ -44,6 +45,7 @@ from app.prompt.resolved_settings import (
     tools_from,
 )
 from app.prompt.sections import (
+    DYNAMIC_KINDS,
     PromptSection,
     dynamic_texts,
     merge_sections,
@@ -161,10 +163,8 @@ class SettingsResolver:
         """
         model = epoch.payload_stream.partition(":")[2]
         policy = effective(json_text.loads(texts[epoch.policy_hash]))
-        stored = json_text.loads(texts[epoch.sections_hash])
         return self._counted(
-            tuple(section_from(raw, index) for index, raw in enumerate(stored)),
-            tuple(map(tool_from, json_text.loads(texts[epoch.tools_hash]))),
+            *prompt_from(texts[epoch.sections_hash], texts[epoch.tools_hash]),
             self.counter(conversation.counter),
             policy=policy,
             model=model,
@@ -178,6 +178,15 @@ class SettingsResolver:
             policy_hash=epoch.policy_hash,
             texts=texts,
         ).with_usual_deferral(FormatName(epoch.format))
+
+    def with_prompt_of(
+        self, resolved: ResolvedSettings, epoch: Epoch, texts: Mapping[str, str]
+    ) -> ResolvedSettings:
+        """Return settings with the sections and tools of an epoch's start, cached."""
+        hashes = epoch.sections_hash, epoch.tools_hash
+        dynamic = tuple(item for item in resolved.sections if item.kind in DYNAMIC_KINDS)
+        fields = _prompt_fields(*(texts[hash] for hash in hashes), dynamic, resolved.count)
+        return replace(resolved, sections_hash=hashes[0], tools_hash=hashes[1], **fields)
 
     def _add(self, key: tuple[Any, ...], resolved: ResolvedSettings, size: int) -> None:
         """Add settings to the cache, and evict the least recently used ones beyond its bound."""
@@ -252,6 +261,28 @@ class SettingsResolver:
             raw_fixed=fixed_usage(sections, sum(costs), count),
             **others,
         )
+
+
+RecordedPrompt = tuple[tuple[PromptSection, ...], tuple[ToolDefinition, ...]]
+"""The sections and tools that an epoch recorded."""
+
+
+def prompt_from(sections: str, tools: str) -> RecordedPrompt:
+    """Return the sections and tools of recorded texts."""
+    raws = enumerate(json_text.loads(sections))
+    parsed = map(tool_from, json_text.loads(tools))
+    return tuple(section_from(raw, index) for index, raw in raws), tuple(parsed)
+
+
+@lru_cache(16)
+def _prompt_fields(
+    sections: str, tools: str, dynamic: Iterable[PromptSection], count: CountText
+) -> dict[str, Any]:
+    """Return what these decide of resolved settings; they are counted once."""
+    static, defined = prompt_from(sections, tools)
+    shown, costs = (*static, *dynamic), tool_costs(defined, count)
+    fixed = fixed_usage(shown, sum(costs), count)
+    return {"sections": shown, "tools": defined, "tool_costs": costs, "raw_fixed": fixed}
 
 
 def applied_calibration(

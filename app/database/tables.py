@@ -370,6 +370,8 @@ CREATE TABLE epochs (
     policy_hash text NOT NULL,
     -- Up to which seq the provider has removed reasoning.
     reasoning_removed bigint NOT NULL DEFAULT 0,
+    -- Changed sections and tools inside it, as text: its items keep the order of their keys.
+    changes text NOT NULL DEFAULT '[]',
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, payload_stream, epoch)
 );

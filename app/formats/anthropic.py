@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ from app.formats.message import (
 from app.formats.reasoning import ANTHROPIC
 from app.formats.tools import (
     Ids,
+    ToolChange,
     ToolDefinition,
     Tools,
     arguments_object,
@@ -45,6 +47,9 @@ from app.formats.tools import (
 _THRESHOLD_BETA = "compact-2026-01-12"
 _REQUESTED_BETA = "compact-2026-09-04"
 _TOOL_CHANGES = ("tool_addition", "tool_removal")
+_TOOL_CHANGES_BETA = "inline-tools-2026-09-15"
+_CLAUDE_API = re.compile(r"(?:anthropic/)?claude-[^@/]*")
+"""The models of Anthropic's own API, by which alone a message may define a tool."""
 MIN_THRESHOLD = 50_000
 """The smallest threshold that Anthropic takes, in tokens of the input."""
 
@@ -267,6 +272,23 @@ class Anthropic(BlockProvider):
         value = [self.marked(block, is_marked=at in marked) for at, block in enumerate(blocks)]
         return System((), value or None, json_text.dump_payload(blocks))
 
+    def change(self, model: str, text: str, tools: ToolChange) -> list[Wire] | None:
+        """Return the blocks of a system message; a new definition replaces one of its name."""
+        is_claude = self.accepted_families(model)[:1] == (ANTHROPIC,)
+        if not is_claude or (any(tools) and not _CLAUDE_API.fullmatch(model)):
+            return None
+        defined = self.tools_to_wire((*tools.redefined, *tools.added))
+        return [
+            *([self._wire_text(text)] if text else []),
+            *(_tool_block("addition", "definition", definition=wire) for wire in defined),
+            *(_tool_block("removal", "reference", name=name) for name in tools.removed),
+        ]
+
+    def betas_of(self, items: Sequence[Raw]) -> tuple[str, ...]:
+        """Return the beta of changed tools."""
+        changes = any(item.get("type") in _TOOL_CHANGES for item in items)
+        return (_TOOL_CHANGES_BETA,) if changes else ()
+
     def body(self, items: Any, max_output: int, system: Any, tools: Raw, cache_key: Raw) -> Wire:
         """Return limit, system prompt, messages and tools."""
         prompt = {"system": system} if system is not None else {}
@@ -305,6 +327,11 @@ class Anthropic(BlockProvider):
     def _identity(self, call: ToolCall) -> Raw | None:
         block = call.block or {}
         return {key: block[key] for key in ("caller", "toolset_name") if key in block}
+
+
+def _tool_block(change: str, kind: str, **tool: Any) -> Wire:
+    """Return the block of a change of tools."""
+    return {"type": f"tool_{change}", "tool": {"type": f"tool_{kind}", **tool}}
 
 
 def _title_of(citation: Raw) -> tuple[str, ...]:

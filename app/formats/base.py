@@ -488,6 +488,17 @@ class Provider(ABC):
     def body(self, items: Any, max_output: int, system: Any, tools: Raw, cache_key: Raw) -> Wire:
         """Return a request without its model; `tools` and `cache_key` are fields or nothing."""
 
+    def change(self, model: str, text: str, tools: tools_module.ToolChange) -> list[Wire] | None:
+        """Render a text and other tools as items that may stand behind the history.
+
+        None for a model or a change that the provider has no such items for.
+        """
+        return None
+
+    def betas_of(self, items: Sequence[Raw]) -> tuple[str, ...]:
+        """Return the betas that such items need."""
+        return ()
+
     def marked(self, block: Raw, *, is_marked: bool = True) -> Wire:
         """Return a block with a cache breakpoint."""
         mark = dict([self.breakpoint]) if self.breakpoint is not None and is_marked else {}

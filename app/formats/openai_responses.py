@@ -42,7 +42,7 @@ from app.formats.message import (
 )
 from app.formats.openai_chat import OpenAIProvider, system_messages
 from app.formats.reasoning import OPENAI, XAI, is_compaction
-from app.formats.tools import ToolDefinition, Tools, is_json, wire_fields
+from app.formats.tools import ToolChange, ToolDefinition, Tools, is_json, wire_fields
 
 FUNCTION = "function_call"
 CALLS = {
@@ -430,6 +430,16 @@ class OpenAIResponses(ItemProvider, OpenAIProvider):
         ]
         return system_messages(
             {"type": "message", "role": "developer", "content": content} for content in contents
+        )
+
+    def change(self, model: str, text: str, tools: ToolChange) -> list[Wire] | None:
+        """Return a developer message and new tools; there is no item that takes a tool away."""
+        if self.accepted_families(model)[:1] != (OPENAI,) or tools.redefined or tools.removed:
+            return None
+        items = self.render(Message(Role.SYSTEM, (Text(text),))) if text else []
+        added = {"type": "additional_tools", "role": "developer"}
+        return items + (
+            [{**added, "tools": self.tools_to_wire(tools.added)}] if tools.added else []
         )
 
     def _function(self, tool: ToolDefinition) -> Wire:

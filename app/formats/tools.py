@@ -20,7 +20,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import orjson
 
@@ -114,6 +114,25 @@ class ToolDefinition:
 
 
 Tools = Sequence[ToolDefinition]
+
+
+class ToolChange(NamedTuple):
+    """What differs between two sets of tools."""
+
+    added: Tools = ()
+    redefined: Tools = ()
+    removed: tuple[str, ...] = ()
+
+
+def tool_change(old: Tools, new: Tools) -> ToolChange:
+    """Return what differs for a model: the order and the categories do not."""
+    before = {tool.name: tool for tool in old}
+    common = [tool for tool in new if tool.name in before]
+    return ToolChange(
+        tuple(tool for tool in new if tool.name not in before),
+        tuple(it for it in common if replace(before[it.name], category=it.category) != it),
+        tuple(name for name in before if all(tool.name != name for tool in new)),
+    )
 
 
 def parse_tool(raw: Raw, pointer: str) -> ToolDefinition:

@@ -18,7 +18,9 @@
 9. Reasoning at the end of an assistant message, with nothing after it, begins the next message of
    the assistant, and is left out before any other message: providers refuse it as the last thing
    that the model said.
-10. Stable items and breakpoints are known after every row, so that a caller who has an earlier
+10. Changed sections and tools are items behind a message of the user or complete results. An
+   assembler in which one of them has no such place is `misplaced`.
+11. Stable items and breakpoints are known after every row, so that a caller who has an earlier
    payload needs only new items.
 """
 
@@ -30,10 +32,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from typing import ClassVar
 
 from app.common import json_text
+from app.conversations.epoch import PromptChange
 from app.conversations.messages.row import LogRow, joined_row
 from app.conversations.view import ProviderItem
 from app.formats import LOG_PROVIDER, media, reasoning
@@ -84,6 +88,10 @@ class Assembler(ShownMessages, ABC):
     has_reasoning: bool = field(default=False, init=False)
     drops_reasoning: bool = field(default=False, init=False)
     """Whether a shown message has reasoning of the model's own family that is not replayed."""
+    changes: tuple[PromptChange, ...] = field(default=(), init=False)
+    """All changes of sections and tools; the first `placed` of them are among the items."""
+    placed: int = field(default=0, init=False)
+    misplaced: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,6 +105,7 @@ class Assembler(ShownMessages, ABC):
         self._placed: set[int] = set()  # the late ones next to their calls
         self._late_texts: list[LogRow] = []  # those that wait for the end of a call group
         self._has_first_message = False
+        self._newest_role: Role | None = None
         self._seqs: list[int] = []  # of the rows so far
         self._item_counts: list[int] = []  # how many items there were with each
         self._stable_items: list[bytes] = []
@@ -117,6 +126,7 @@ class Assembler(ShownMessages, ABC):
 
     def add(self, row: LogRow) -> None:
         """Render one row. Call it once for each row that the view shows, in log order."""
+        self._put_changes(row.seq)
         item = self.view.sent_item
         if item is not None and not self._has_item:
             if row.seq < item.seq:
@@ -190,6 +200,7 @@ class Assembler(ShownMessages, ABC):
             elif not self.drops_reasoning:
                 self.drops_reasoning = self._is_own_reasoning(row)
         self.rendered_through = row.seq
+        self._newest_role = row.role
         self.size_bytes += len(row.text)
         self._record_point(row.seq)
 
@@ -353,11 +364,28 @@ class Assembler(ShownMessages, ABC):
     # --- items ------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Render what follows the last row: a summary of everything before."""
+        """Render what follows the last row: a summary of everything before, and changes."""
+        self._put_beginning()
+        self._put_changes()
+
+    def _put_beginning(self) -> None:
         self._add_rows_before_item()
         self._put_opening()
         if self._summary_texts:
             self._put_summary()
+
+    def _put_changes(self, next_seq: int | None = None) -> None:
+        """Put the changes that stand before the next row, by default all (rule 10)."""
+        while self.placed < len(self.changes):
+            change = self.changes[self.placed]
+            if next_seq is not None and change.after >= next_seq:
+                return
+            self.placed += 1
+            self._put_beginning()  # the build that made the change had it
+            is_open = self._waits or self._newest_role in (None, Role.ASSISTANT)
+            self.misplaced = self.misplaced or is_open
+            if change.items:
+                self._tokens_of(partial(self._put_change, change.items))
 
     @property
     def stable_items(self) -> int:
@@ -505,6 +533,10 @@ class Assembler(ShownMessages, ABC):
     def _completed(self, row: LogRow, pieces: Sequence[Wire]) -> int:
         """Complete a rendered message by what its model demands; return the added tokens."""
         return 0
+
+    @abstractmethod
+    def _put_change(self, pieces: Sequence[Wire]) -> None:
+        """Add a change as part of the last row; its tokens are not those of the history."""
 
     @abstractmethod
     def _put(self, role: Role, pieces: Sequence[Wire], tokens: int) -> None:

@@ -30,6 +30,8 @@ from app.prompt.sections import DynamicTexts
 
 USER = "user"
 """The role that users and tool results share."""
+SYSTEM = "system"
+"""The role of changes, which only Anthropic has."""
 _ITEM_END = b"]}"
 _NOT_CACHEABLE = ("thinking", "redacted_thinking", "compaction")
 _TOOL_USE = b'{"type":"tool_use"'
@@ -54,7 +56,16 @@ class MergingAssembler(Assembler):
 
     def _put(self, role: Role, pieces: Sequence[Wire], tokens: int) -> None:
         """Add blocks; only those that begin an item cost the overhead of one."""
-        if (sender := self.provider.role_of(role)) != self._role:
+        self._put_blocks(self.provider.role_of(role), pieces, tokens)
+
+    def _put_change(self, pieces: Sequence[Wire]) -> None:
+        self._put_blocks(SYSTEM, pieces, 0)
+
+    def _put_blocks(self, sender: str, pieces: Sequence[Wire], tokens: int) -> None:
+        if sender != self._role:
+            # Anthropic takes one of the system behind the user's alone, and no user's behind it.
+            if (sender == SYSTEM and self._role != USER) or (self._role, sender) == (SYSTEM, USER):
+                self.misplaced = True
             self._close_item()
             self._role = sender
             self._open_item_bytes = len(self._item_start(sender))
@@ -70,7 +81,7 @@ class MergingAssembler(Assembler):
 
     def _add_message(self, row: LogRow) -> None:
         super()._add_message(row)
-        if self._answer and self._role == USER:  # the answer comes next
+        if self._answer and self._role in (USER, SYSTEM):  # the answer comes next
             self._close_item()
             self._role = ""
 
@@ -118,16 +129,17 @@ class MergingAssembler(Assembler):
         if self._provider_calls:
             return [*wire_items, self._item(self._role, self._blocks)], tokens, 0, 0
         role, blocks, tail_tokens = self._role, list(self._blocks), 0
-        if role != USER:
+        if role not in (USER, SYSTEM):
             wire_items += [self._item(role, blocks)] if blocks else []
             role, blocks = USER, [self._text_block(CONTINUE_NOTE)]
             tokens += MESSAGE_OVERHEAD + self.count(CONTINUE_NOTE)
         texts = [self._text_block(text) for text in tail.texts]
         is_apart = bool(texts) and tail.as_system and self.provider.breakpoint is not None
+        is_apart = is_apart and role != SYSTEM
         wire_items.append(self._item(role, blocks if is_apart else [*blocks, *texts]))
         tail_tokens = sum(map(self.count, tail.texts))
         if is_apart:  # only Anthropic has messages of the system
-            wire_items.append(self._item("system", texts))
+            wire_items.append(self._item(SYSTEM, texts))
             tail_tokens += MESSAGE_OVERHEAD
         return wire_items, tokens, 1 if texts else 0, tail_tokens
 
@@ -260,6 +272,11 @@ class ChatAssembler(Assembler):
         self.tokens += tokens
         for piece in pieces:
             self._append(json_text.dump_payload(piece))
+
+    def _put_change(self, pieces: Sequence[Wire]) -> None:
+        self._put(Role.SYSTEM, pieces, 0)
+        if self._item_counts:
+            self._item_counts[-1] = self.stable_items
 
     def _is_demanded(self, row: LogRow) -> bool:
         """Whether a model refuses this message without reasoning (rule 2)."""

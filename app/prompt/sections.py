@@ -35,6 +35,7 @@ class SectionKind(StrEnum):
     STATUS = "status"
 
 
+_BEGINNING_CHARS = 80
 _RANK = {kind: rank for rank, kind in enumerate(SectionKind)}
 DYNAMIC_KINDS = (SectionKind.SCRATCHPAD, SectionKind.STATUS)
 """Kinds that may change with every build."""
@@ -100,6 +101,31 @@ def dynamic_texts(sections: Sequence[PromptSection], status: str | None = None) 
 def system_text(sections: Sequence[PromptSection]) -> str:
     """Return the system prompt as one text."""
     return "\n\n".join(section.content for section in sections)
+
+
+def changed_text(old: Sequence[PromptSection], new: Sequence[PromptSection]) -> str | None:
+    """Return what tells a model of changed sections: empty for no other text, None if unclear.
+
+    A section of the prompt has no name there: an old text is named by its beginning, which has to
+    be the only one.
+    """
+    before, after = ({item.name: item.content for item in items} for items in (old, new))
+    changed = [name for name, content in after.items() if before.get(name) != content]
+    gone = [name for name in before if name not in after]
+    beginnings = {name: content.strip()[:_BEGINNING_CHARS] for name, content in before.items()}
+    begin = list(beginnings.values())
+    if any(name in before and begin.count(beginnings[name]) > 1 for name in (*changed, *gone)):
+        return None
+    said = [
+        f'Instead of the part that begins with "{beginnings[name]}":\n{after[name]}'
+        if name in before
+        else f"A new part:\n{after[name]}"
+        for name in changed
+    ]
+    said += [f'The part that begins with "{beginnings[name]}" no longer holds.' for name in gone]
+    return (
+        "\n\n".join(("[The instructions above have changed from here on.]", *said)) if said else ""
+    )
 
 
 def prefix_end_indices(sections: Sequence[PromptSection]) -> list[int]:

@@ -14,7 +14,9 @@
    whether the source was deleted meanwhile.
 5. Blobs in an object store are copied after their rows. The collection of orphans deletes copies
    that no row refers to [tool-output.orphans].
-6. If an object was deleted meanwhile, the agent was cleared, a message was redacted, or the key was
+6. The first payload of a fork has the bytes of its source's, since both follow from the log, the
+   settings and the view. Where the source's has changes as items, a fork at the head has its epoch.
+7. If an object was deleted meanwhile, the agent was cleared, a message was redacted, or the key was
    taken by another tenant, the fork is made again.
 """
 
@@ -32,6 +34,7 @@ from app.common import json_text
 from app.common.concurrency import for_each
 from app.common.errors import Conflict, NotFound, ServiceUnavailable, ValidationError
 from app.conversations.conversation import Conversation, ConversationState
+from app.conversations.from_rows import changes_from, current_hashes, epoch_start_from
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.moving_window import ActiveWindows, find_oldest_at, mentions_in
 from app.conversations.receipt import Compaction, Trigger
@@ -49,6 +52,7 @@ from app.conversations.view import (
 from app.conversations.view_changes import covers_only, kept_seqs
 from app.database.connections import Session, Statement
 from app.database.tables import TABLES
+from app.formats.message import FormatName
 from app.repositories import Database, Repositories
 from app.snapshots.copied_rows import ADD, Shown, end_copy, insert_rows, read_settings, rows_of
 
@@ -114,7 +118,7 @@ REDACTED_VERSION = Statement(
 
 
 def _changed(source_id: str) -> Conflict:
-    """Return the error of a source that has changed since it was read (rule 6)."""
+    """Return the error of a source that has changed since it was read (rule 7)."""
     facts = {"conversation_id": source_id}
     return Conflict(f"Conversation {source_id} changes too fast to be forked", facts)
 
@@ -174,6 +178,8 @@ class ForkService:
             shown = await self._shown(session, key, source.state, through_seq, receipt)
             head = _head(source.state, through_seq)
             await end_copy(session, self._resolver, (tenant_id, key), head, shown)
+            if through_seq == source.state.head_seq:
+                await self._copy_changes(session, source, (tenant_id, key))
             await _check_agent(session, tenant_id, source)
             # Redactions in the source wait from here on; its rows are not locked.
             await sql.first(LOCK_REDACTIONS, conversation_id=source_id)
@@ -181,6 +187,25 @@ class ForkService:
             if version not in (None, source.state.redacted_version):
                 raise _changed(source_id)  # a copied message was redacted meanwhile
         return key
+
+    async def _copy_changes(
+        self, session: Repositories, source: Conversation, owner: tuple[str, str]
+    ) -> None:
+        """Let a fork at the head go on with the newest epoch, if that has changes (rule 6)."""
+        source_id, state = source.conversation_id, source.state
+        epoch = await session.usage.last_epoch(source_id, tuple(FormatName))
+        changes = changes_from(epoch.changes) if epoch is not None else ()
+        if epoch is None or not changes or epoch.view_version != state.view_version:
+            return
+        if max(epoch.start_seq, changes[-1].after) > state.head_seq:
+            return
+        fork = await session.conversations.get(*owner)
+        dynamic_hash = epoch_start_from(epoch.start_json).dynamic_hash
+        hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, dynamic_hash)
+        texts = await session.contexts.texts(source_id, (*hashes, *current_hashes(epoch)))
+        own = replace(epoch, epoch=1, epoch_id=self._new_id(), reason=None)
+        own = replace(own, view_version=fork.state.view_version)
+        await session.contexts.add_epoch(fork.conversation_id, own, texts, None)
 
     async def _receipt_to_copy(
         self, session: Repositories, source: Conversation, through_seq: int

@@ -209,10 +209,11 @@ async def test_thinking_outlives_a_prefix_that_it_is_not_bound_to(
     lower = await harness.build(cid, replace(ask, max_output_tokens=50))
     assert lower["cache_break_reason"] == "budget_changed"
     assert lower.messages[1]["content"][0] == thinking
-    for sections in (SECTIONS[:1], SECTIONS):
-        await harness.patch(cid, sections=sections)
+    hosted = {"type": "web_search_20260318", "name": "web_search"}
+    for tools in ([*TOOLS, hosted], TOOLS):  # there is no item of the service for a hosted tool
+        await harness.patch(cid, tools=tools)
         broken = await harness.build(cid, ask)
-        assert broken["cache_break_reason"] == "sections_changed"
+        assert broken["cache_break_reason"] == "tools_changed"
         assert ("let me see" in broken.contents) is not is_bound
         assert broken["degraded"] == ["reasoning_dropped"] * is_bound
         check(broken, exact=False)

@@ -22,10 +22,16 @@ from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
 from tests.services.fakes import ANTHROPIC, CHAT, TENANT, Harness, asks, result, says, user
-from tests.services.payload.builders import ASKS, SECTIONS, TOOLS
+from tests.services.payload.builders import ASKS, RESPONSES, SECTIONS, TOOLS
 
 APPENDS = st.sampled_from(["user", "user", "says", "output", "large_output"])
-CHANGES = st.sampled_from(["pin", "unpin", "compact", "policy"])
+CHANGES = st.sampled_from(["pin", "unpin", "compact", "policy", "sections", "tools"])
+MODELS = st.sampled_from(
+    [
+        *((format, ask.model) for format, ask in ASKS.items()),
+        *((ANTHROPIC, "claude-opus-5"), (RESPONSES, "gpt-5.6")),
+    ]
+)
 OWN = st.fixed_dictionaries(
     {
         "strategy": st.sampled_from(["sandwich", "sliding_window", "full_history"]),
@@ -60,12 +66,18 @@ async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
             await harness.compact(cid)
         case "policy":
             await harness.set_policy(cid, {"budget": {"notice_at": 0.2 + head_seq % 5 / 10}})
+        case "sections":
+            await harness.patch(cid, sections=SECTIONS[head_seq % 2 : 2 + head_seq % 3 // 2])
+        case "tools":
+            await harness.patch(
+                cid, tools=[*TOOLS, {"name": f"tool_{head_seq % 3}"}][head_seq % 2 :]
+            )
 
 
 @pytest.mark.parametrize("thread_bytes", [200_000, 300], ids=["in place", "in a copy"])
 @given(
     own=OWN,
-    format=st.sampled_from([CHAT, ANTHROPIC]),
+    asked=MODELS,
     steps=st.lists(
         st.tuples(
             APPENDS,
@@ -86,22 +98,27 @@ async def test_it_equals_a_build_that_reads_everything(
     harness: Harness,
     thread_bytes: int,
     own: dict[str, Any],
-    format: FormatName,
+    asked: tuple[FormatName, str],
     steps: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever happens between two builds, the answer is the same as from a new process."""
+    """Whatever happens between two builds, the answer is the same as from a new process.
+
+    Another process makes some of them. [epochs.changes]
+    """
     monkeypatch.setattr(rendering, "_THREAD_BYTES", thread_bytes)
     cid = await harness.conversation(own, SECTIONS, TOOLS)
+    format, model = asked
+    services = (harness.context, harness.cold())
     for number, (append, change, status, limits) in enumerate(steps):
         appended: Appended | None = await _append(harness, cid, append, number)
         if change is not None:
             appended = None  # as in a later request
             await _change(harness, cid, change, (await harness.stored(cid)).state.head_seq)
         note = (PromptSection("pad", f"Note {number // 3}.", SectionKind.SCRATCHPAD),)
-        ask = RequestSettings(format, ASKS[format].model, status=status, dynamic=note, **limits)
+        ask = RequestSettings(format, model, status=status, dynamic=note, **limits)
         try:
-            warm = await harness.context.build(TENANT, cid, ask, appended=appended)
+            warm = await services[number % 3 // 2].build(TENANT, cid, ask, appended=appended)
         except ContextOverflow:
             with pytest.raises(ContextOverflow):
                 await harness.cold().build(TENANT, cid, ask)
