@@ -45,6 +45,7 @@ LONG_MESSAGE_CHARS, MAX_TYPED_CHARS = 2_000, 800
 """After a command a message that is longer than the second is the prompt that it stands for."""
 
 _NUMBER = re.compile(r"^[#@](\d{1,12}) ")
+_SECTION = re.compile(r"^(?:\d{1,2}\. |#{1,6} )", re.MULTILINE)
 ASKED = "\n(asked: "
 
 
@@ -99,6 +100,7 @@ class Digest:
     _asked: tuple[int, str] | None = None
     """A user's message that the assistant has not answered yet, and its number."""
     _is_noted: bool = False
+    _is_resumed: bool = False
     _acts: bool | None = False
     """Whether what the assistant said last ends in a command; None where that is not known."""
     _question: str = ""
@@ -142,7 +144,7 @@ class Digest:
             self.work.add_command(self._action, text)
             self._action = ""
         elif resumed := sentences.resumed_from(text):
-            self.earlier = resumed
+            self.earlier, self._is_resumed = resumed, True
         elif typed and not (is_expanded and len(typed) > MAX_TYPED_CHARS):
             if is_answer and self._question:
                 typed, self._question = f"{typed}{ASKED}{self._question})", ""
@@ -179,6 +181,10 @@ class Digest:
             prose = prose[: prose.rindex(tail[-1])].strip()
         if not any(map(str.isalpha, prose)):
             return
+        if self._is_resumed:  # the last section says what came next
+            begins = [each.start() for each in _SECTION.finditer(self.earlier)]
+            self.earlier = self.earlier[: begins[-1] if len(begins) > 1 else None].strip()
+            self._is_resumed = False
         last = max(self.said, default=0)
         if last > max(self.requests, default=0):  # its last sentence says what came next
             found = sentences.pieces(self.said.pop(last))[:-1]
@@ -261,9 +267,9 @@ class Digest:
             self._remove(next((k for k in keys if not self.stated[k].by_user), keys[0]))
 
     def common_words(self) -> frozenset[str]:
-        """Return the words that many statements have."""
-        times = ((word, len(keys)) for word, keys in self._by_word.items())
-        return sentences.common_of(times, len(self.stated))
+        """Return the words that many statements have: they tell no subject from another."""
+        least = max(4, len(self.stated) // 5)
+        return frozenset(word for word, keys in self._by_word.items() if len(keys) >= least)
 
     def _replace(self, new: Stated) -> None:
         if not new.by_user:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -70,10 +70,13 @@ def typed_text(text: str) -> str:
 
 
 def resumed_from(text: str) -> str:
-    """Return a harness's own summary of an earlier conversation, if a user message is one."""
+    """Return a harness's own summary of an earlier conversation, if a user message is one.
+
+    Its last paragraph is an order of the harness.
+    """
     if not _RESUMED.match(text):
         return ""
-    return text.partition("\nSummary:\n")[2].strip() or text.strip()
+    return text.partition("\nSummary:\n")[2].rpartition("\n\n")[0].strip() or text.strip()
 
 
 def is_marked_output(text: str) -> bool:
@@ -176,12 +179,6 @@ def is_prose(sentence: str) -> bool:
 def flat(text: str) -> str:
     """Return a text for comparisons: lower case, one space between words."""
     return " ".join(text.lower().split())
-
-
-def common_of(times: Iterable[tuple[str, int]], total: int) -> frozenset[str]:
-    """Return the words that many of `total` texts have: they tell no subject from another."""
-    most = max(4, total // 5)
-    return frozenset(word for word, found in times if found >= most)
 
 
 def one_line(text: str, max_chars: int) -> str:

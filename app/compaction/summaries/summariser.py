@@ -18,13 +18,7 @@ from app.compaction.summaries.transcript import (
     transcript_groups,
     without_trailing_calls,
 )
-from app.compaction.summaries.writing import (
-    MIN_SOURCE_TOKENS,
-    digest_of,
-    fitted,
-    merged,
-    write_summary,
-)
+from app.compaction.summaries.writing import MIN_SOURCE_TOKENS, digest_of, fitted, write_summary
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import call_groups
 from app.conversations.view import Span
@@ -126,7 +120,8 @@ def _extracted(task: SummaryTask, messages: Sequence[Message]) -> SummaryResult:
 
 def _merged(task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
     scope = task.scope
-    digest = merged((scope.unlisted, *texts[:-1], scope.newly_unlisted, *texts[-1:]))
+    texts = (scope.unlisted, *texts[:-1], scope.newly_unlisted, *texts[-1:])
+    digest = digest_of(earlier=texts, replaces=True)
     return fitted(digest, task.max_tokens, scope.count, scope.closing)
 
 

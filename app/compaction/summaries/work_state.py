@@ -301,8 +301,9 @@ class WorkState:
     ) -> None:
         paths = list(_paths_of(call, arguments))
         name = one_line(call.name, 80) or "a tool"
-        about = f"{name} {paths[0][0]}" if paths else name
-        is_read = _READS.search(call.name) is not None
+        inner = _first(arguments, FORMS["inner_names"])
+        about = f"{name} {paths[0][0] if paths else inner}".strip()
+        is_read = _READS.search(inner or call.name) is not None
         if is_error or _SAYS_ERROR.match(text):
             first, *others = text.strip().splitlines() or ["failed"]
             if not is_read:

@@ -50,7 +50,6 @@ MIN_ITEM_TOKENS = 3
 MAX_STATING_CHARS = 300
 """A longer message of a user asks for more than it states."""
 MAX_CLOSING_SHARE = 0.06
-_TALK = (Section.REQUESTS, Section.SAID, Section.STATED)
 _TEXTS = frozenset({Section.REQUESTS, Section.SAID, Section.EARLIER})
 
 
@@ -137,7 +136,8 @@ class Writer:
     def _ranks(self) -> Iterable[Rank]:
         """Return all items by rank."""
         newest = {section: self._newest(section) for section in Section}
-        requests, said, stated = (newest[each] for each in _TALK)
+        requests, said = newest[Section.REQUESTS], newest[Section.SAID]
+        stated = newest[Section.STATED]
         numbers, listed = sorted(self.digest.requests), self.items.get(Section.STATED, [])
         known, texts_of = (
             self.digest.stated.values(),
@@ -296,12 +296,19 @@ class Writer:
 
 
 def digest_of(
-    messages: Sequence[Message], earlier: Iterable[str] = (), *, keeps_users: bool = False
+    messages: Iterable[Message] = (),
+    earlier: Iterable[str] = (),
+    *,
+    keeps_users: bool = False,
+    replaces: bool = False,
 ) -> Digest:
-    """Return what earlier summaries and messages hold."""
+    """Return what earlier summaries, oldest first, and messages hold.
+
+    With `replaces` statements of a later summary replace those of an older one.
+    """
     digest = Digest(keeps_users=keeps_users)
-    for text in filter(None, earlier):
-        digest.read(text)
+    for place, text in enumerate(filter(None, earlier)):
+        digest.read(text, replaces=replaces and place > 0)
     for message in messages:
         digest.add(message)
     return digest
@@ -333,17 +340,9 @@ def write_summary(
     return fitted(digest, limit, scope.count, scope.closing)
 
 
-def merged(texts: Iterable[str]) -> Digest:
-    """Return what several summaries, oldest first, hold; newer statements replace older ones."""
-    digest = Digest()
-    for place, text in enumerate(filter(None, texts)):
-        digest.read(text, replaces=place > 0)
-    return digest
-
-
 def merged_unlisted(texts: Sequence[str], count: CountText) -> str:
     """Return in one text what several summaries, oldest first, had no room for."""
-    return Writer(merged(texts), 0, count).unlisted()
+    return Writer(digest_of(earlier=texts, replaces=True), 0, count).unlisted()
 
 
 def without_replaced(
@@ -353,13 +352,13 @@ def without_replaced(
 
     A summary without such a statement, or that a model wrote, is returned as it is.
     """
-    current = merged(texts)
+    current = digest_of(earlier=texts, replaces=True)
     for message in shown:
         current.replace_by(message)
     left: list[str] = []
     for text in texts:
         is_ours = text.startswith(HEADING) and WRITTEN not in text
-        own = merged((text,)) if is_ours else Digest()
+        own = digest_of(earlier=(text,)) if is_ours else Digest()
         was_changed = own.keep_stated(current.stated.keys())
         left.append(fitted(own, count(text), count).text if was_changed else text)
     return left

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.summary_text import HEADING, MORE, NOTHING, Closing
 from app.compaction.summaries.writing import digest_of, fitted, without_replaced
@@ -83,7 +82,7 @@ WORK = [
     user("bcrypt"),
     assistant("", call("c3", "TodoWrite", todos=[{"content": "deploy", "status": "pending"}])),
     result("ok", "c3"),
-    assistant("", call("c4", "edit_file", path="src/auth/login.py")),
+    assistant("It was cut. Let me edit.", call("c4", "edit_file", path="src/auth/login.py")),
     result("done", "c4"),
     assistant("The hash is bcrypt now. Next I run the tests."),
     *told("From now on, answer in German."),
@@ -105,6 +104,7 @@ def test_a_summary_holds_what_the_work_needs() -> None:
         "Files read": ["src/auth/session.py"],
         "Where it stood": [
             "#6 The salt is wrong. Shall I use bcrypt or argon2?",
+            "#10 It was cut.",
             "#12 The hash is bcrypt now. Next I run the tests.",
         ],
     }
@@ -161,8 +161,8 @@ def test_statements_of_one_shape_about_different_things_stay() -> None:
 def test_a_changed_value_is_marked_and_has_room_first() -> None:
     """Also in later rounds, whatever was stated after it. [summary.superseded]"""
     messages = told("FACT: The staging port is 8080.") + told("FACT: The staging port is 9090.")
-    for number in range(30):
-        messages += told(f"FACT: House {number} is painted in {number} colours.")
+    houses = (f"FACT: House {number} is painted in {number} colours." for number in range(30))
+    messages += [message for house in houses for message in told(house)]
     made = summarised(messages, tokens=90)
     for _ in range(2):
         assert "staging port is 9090. *" in made.text and "8080" not in made.text
@@ -243,7 +243,7 @@ def test_a_long_request_is_shown_by_whole_sentences() -> None:
 def test_the_last_line_says_how_to_find_the_rest() -> None:
     """It names `recall` where the payload offers it, else the receipt."""
     text = summarised(WORK, closing=Closing(6, 41, names_recall=True)).text
-    assert text.splitlines()[-1] == f"{MORE}`recall`, messages 6 to 41."
+    assert text.endswith(f"\n{MORE}`recall`, messages 6 to 41.")
     assert "recall" not in summarised(WORK, closing=Closing(6, 41)).text
 
 
@@ -258,8 +258,7 @@ def test_hostile_text_takes_linear_time(unit: str) -> None:
     text = unit * (100_000 // len(unit))
     messages = [user(text), assistant(text), *run("c", text, text), user(f"<output>{text}")]
     began = time.process_time()
-    made = summarised(messages, tokens=500)
-    summarised([], made.text)
+    summarised([], summarised(messages, tokens=500).text)
     assert time.process_time() - began < 1.5
 
 
@@ -268,8 +267,7 @@ WORDS = st.text(max_size=60) | st.sampled_from(
         *("I decided to go.", "The port is 80 here.", "Actually the port is 81 here.", "ok?"),
         *("## Requests", "- x", "- #3 x", HEADING, NOTHING, f"{MORE}x", "必ず日本語で。", "ok"),
         *("RULE: Use port 80.", "RULE:\nx", "#9 a", "a → b → c", "```\na\n```", "[x] #1 y"),
-        *("a\n  b", "<output>x</output>", "x. " * 90, "in /a", "/a/b/c.py, d.py"),
-        "```\npytest\n```",
+        *("a\n  b", "<output>x</output>", "x. " * 90, "in /a", "/a/b/c.py, d.py", "```\nls\n```"),
     ]
 )
 MESSAGES = st.lists(
@@ -309,8 +307,15 @@ def test_a_round_without_new_messages_changes_nothing(
 
 
 def test_a_message_that_begins_like_a_summary_is_read_as_one() -> None:
-    """A conversation that goes on from another one's payload keeps its sections."""
+    """A conversation that goes on from another one's payload keeps its sections.
+
+    Of a harness's own summary the order and, once the work went on, the next step are left out.
+    """
+    frame = (
+        "This session is being continued from a previous conversation.\n\nSummary:\n{}\n\nGo on."
+    )
+    resumed = [user(frame.format("1. Asked: a\n2. Next: b")), assistant("I did b, and it works.")]
+    assert sections(summarised(resumed).text)["Earlier summary"] == ["1. Asked: a"]
     text = summarised(WORK).text
-    digest = Digest()
-    digest.add(user(f"[Earlier summary, lossy: {text}]"))
-    assert sections(fitted(digest, PLENTY, count).text).keys() == sections(text).keys()
+    again = summarised([user(f"[Earlier summary, lossy: {text}]")]).text
+    assert sections(again).keys() == sections(text).keys()
