@@ -49,7 +49,8 @@ def test_commands_are_logged(database_url: str) -> None:
     run("keys", "expire", second, "--in-days", "30")
     run("keys", "revoke", first)
     run("keys", "revoke", first)
-    run("tenants", "limit", "acme", "--requests-per-minute", "9")
+    for limit in ("--requests-per-minute=9", "--summarizer-calls-per-hour=5", "--reset"):
+        run("tenants", "limit", "acme", limit)
     run("tenants", "delete", "acme", "--yes")
     run("keys", "expire", first, "--never", code=1)
     run("keys", "revoke", "nobody", code=1)
@@ -59,13 +60,18 @@ def test_commands_are_logged(database_url: str) -> None:
         ("key_created", second),
         ("key_expiry_changed", second),
         ("key_revoked", first),
-        ("tenant_limited", None),
+        *[("tenant_limited", None)] * 3,
         ("tenant_deletion_begun", None),
         ("tenant_deleted", None),
     ]
     assert {line["tenant_id"] for line in found} == {"acme"}
     assert all(line["account"] for line in found)
-    assert found[4]["requests_per_minute"] == 9
+    names = ("requests_per_minute", "summarizer_calls_per_hour")
+    assert [tuple(line[name] for name in names) for line in found[4:7]] == [
+        (9, None),
+        (9, 5),
+        (None, None),
+    ]
     assert found[-1]["rows"] == {"revoked_keys": 2, "tenants": 1}
 
 

@@ -10,7 +10,6 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -70,34 +69,22 @@ async def rows_of(url: str) -> dict[str, list[str]]:
         await connection.close()
 
 
-@dataclass(frozen=True)
-class Done:
-    """A command that has ended."""
-
-    code: int
-    output: bytes
-    stderr: str
-
-
-async def command(*arguments: Any, url: str | None = None, sent: bytes | None = None) -> Done:
+async def command(
+    *arguments: Any, url: str | None = None, sent: bytes | None = None
+) -> subprocess.CompletedProcess[bytes]:
     """Run a command of the command line in a process, with bytes for its standard input."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        *map(str, arguments),
-        env=environment(**({"CONTEXT_DATABASE_URL": url} if url else {})),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    environ = environment(**({"CONTEXT_DATABASE_URL": url} if url else {}))
+    line = (*COMMAND, *map(str, arguments))
+    return await asyncio.to_thread(
+        lambda: subprocess.run(line, input=sent, env=environ, capture_output=True, check=False)
     )
-    stdout, stderr = await process.communicate(sent)
-    return Done(process.returncode or 0, stdout, stderr.decode())
 
 
-async def succeed(*arguments: Any, url: str | None = None, sent: bytes | None = None) -> Done:
-    """Run a command that must succeed."""
+async def succeed(*arguments: Any, url: str, sent: bytes | None = None) -> bytes:
+    """Run a command that must succeed, and return its output."""
     done = await command(*arguments, url=url, sent=sent)
-    assert done.code == 0, done.stderr
-    return done
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @contextmanager
@@ -145,9 +132,9 @@ async def test_only_an_empty_database_is_restored_to(
     await succeed("backup", file, url=database_url)
     before, written = await rows_of(database_url), file.read_bytes()
     refused = await command("restore", file, url=database_url)
-    assert refused.code == 1 and "already exists" in refused.stderr
+    assert refused.returncode == 1 and b"already exists" in refused.stderr
     again = await command("backup", file, url=database_url)
-    assert again.code == 1 and "exists: name a new file" in again.stderr
+    assert again.returncode == 1 and b"exists: name a new file" in again.stderr
     assert file.read_bytes() == written
     assert await rows_of(database_url) == before
 
@@ -157,9 +144,9 @@ async def test_a_damaged_file_leaves_the_database_empty(
 ) -> None:
     """A file that was cut off, or is no dump, is an error of one line, and nothing is loaded."""
     await append(client, await new_conversation(client), *talk(3))
-    whole = (await succeed("backup", "-", url=database_url)).output
+    whole = await succeed("backup", "-", url=database_url)
     with empty(server) as target:
         for cut in (b"", b"no dump", whole[:4000], whole[: len(whole) // 2], whole[:-2000]):
             refused = await command("restore", "-", url=target, sent=cut)
-            assert refused.code == 1 and refused.stderr.count("\n") == 1, refused.stderr
+            assert refused.returncode == 1 and refused.stderr.count(b"\n") == 1, refused.stderr
             assert not await rows_of(target)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import http.client
 import os
+import pty
+import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -78,15 +81,6 @@ def status_or_none(port: int, path: str) -> int | None:
         return status(port, path)
     except OSError:
         return None
-
-
-def test_public_bind_is_refused(data_dir: Path) -> None:
-    """Without a key the service binds to loopback only, and says so in one sentence."""
-    result = call("serve", "--host", "0.0.0.0", "--data-dir", str(data_dir))
-    assert result.returncode == 1
-    assert "CONTEXT_ALLOW_UNAUTHENTICATED=true" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not data_dir.exists()
 
 
 def test_a_request_under_way_is_answered_after_sigterm(
@@ -158,16 +152,6 @@ def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
     assert again.stdout.startswith(f"{key_id} of tenant acme was revoked already at 2")
 
 
-@pytest.mark.parametrize("arguments", [("keys", "list"), ("keys", "revoke", "nothing")])
-def test_where_no_database_is_none_is_made(arguments: tuple[str, ...], data_dir: Path) -> None:
-    """Only `keys create` makes a database; the others name the directory that has none."""
-    failed = invoke(*arguments, "--data-dir", str(data_dir))
-    assert failed.returncode == 1
-    assert failed.stderr.startswith(f"Error: There is no database in {data_dir}: ")
-    assert failed.stderr.count("\n") == 1
-    assert not data_dir.exists()
-
-
 def test_with_a_key_the_service_may_be_public(database_url: str) -> None:
     """With a key it would listen; the port is taken, so that nothing here ever does."""
     here = ("--database-url", database_url)
@@ -180,21 +164,57 @@ def test_with_a_key_the_service_may_be_public(database_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("code", "command", "said"),
     [
-        ("keys", "create", "--tenant", "a b"),
-        ("keys", "revoke", "nothing"),
-        ("tenants", "limit", "/"),
+        (1, "serve --host 0.0.0.0 --data-dir {here}", "CONTEXT_ALLOW_UNAUTHENTICATED=true"),
+        (1, "keys create --tenant / --database-url {database}", "tenant"),
+        (1, "keys revoke nothing --database-url {database}", "nothing"),
+        (1, "tenants limit / --database-url {database}", "--create creates one"),
+        (1, "openapi --output {here}/openapi.json", "No such file or directory"),
+        (1, "demo --url {served}/v1", "leave out a path such as /v1"),
+        (2, "keys list --data-dir {here}", "There is no database in {here}: "),
+        (2, "keys revoke nothing --data-dir {here}", "There is no database in {here}: "),
+        (2, "migrate --database-url postgresql://127.0.0.1:1/none", "does not answer"),
     ],
 )
-def test_what_cannot_be_done_with_keys_is_one_sentence(
-    arguments: tuple[str, ...], database_url: str
+def test_an_error_is_one_sentence_with_a_code(
+    code: int, command: str, said: str, data_dir: Path, served: str, database_url: str
 ) -> None:
-    """What a user can mend is a sentence on stderr and exit code 1. [tenancy.key-required]"""
-    failed = invoke(*arguments, "--database-url", database_url)
-    assert failed.returncode == 1
-    assert failed.stderr.startswith("Error: ")
-    assert not failed.stdout
+    """Of the table of `--help`; no database is made. [tenancy.key-required]"""
+    given = {"here": data_dir, "served": served, "database": database_url}
+    failed = invoke(*command.format(**given).split())
+    assert (failed.returncode, failed.stdout) == (code, "")
+    assert failed.stderr.startswith("Error: ") and failed.stderr.count("\n") == 1
+    assert said.format(**given) in failed.stderr
+    assert not data_dir.exists()
+
+
+def test_the_help_has_whole_summaries_and_exit_codes() -> None:
+    """No summary is cut off."""
+    shown = invoke("--help").stdout
+    assert re.findall(r"^    (\d)  ", shown, re.MULTILINE) == ["0", "1", "2", "3"]
+    shown = " ".join(f"{shown} {invoke('keys', '--help').stdout}".split())
+    assert "by `pg_dump`, while the service runs." in shown and "times and scope, without" in shown
+
+
+def test_on_a_terminal_lines_are_for_people(data_dir: Path) -> None:
+    """A bar moves while the database starts; a line names the pages; logs are no JSON.
+
+    [operation.logs]
+    """
+    script = "from app.cli import database, main; database.QUIET_SECONDS = 0.1; main()"
+    command = (sys.executable, "-c", script, "serve", "--port", "0", "--data-dir", data_dir)
+    screen, theirs = pty.openpty()
+    shown = ""
+    with subprocess.Popen(command, env=environment(), stderr=theirs, text=True) as process:
+        while " info    worker_started concurrency=" not in shown:
+            shown += os.read(screen, 4096).decode()
+        stop(process)
+    os.close(theirs)
+    os.close(screen)
+    assert re.search(r"Starting PostgreSQL  \[-*#-*\]", shown)
+    assert re.search(r"(http://127\.0\.0\.1:\d+), with \1/inspector and \1/docs\r\n", shown)
+    assert "{" not in shown
 
 
 def test_wrong_setting_is_one_sentence() -> None:

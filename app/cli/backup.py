@@ -21,6 +21,7 @@ from app.cli.database import (
     migrated,
     on_database,
     read_settings,
+    waiting,
 )
 
 _RESTORE = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
@@ -98,12 +99,13 @@ def run_program(program: str, options: list[str], url: str, programs: Path | Non
     query.pop("sslpassword", None)  # no variable can pass it
     shown = urlencode(query, quote_via=quote)
     target = parts._replace(netloc=f"{user}{at}{hosts}", query=shown).geturl()
-    done = subprocess.run(
-        (path, "--no-password", f"--dbname={target}", *options),
-        check=False,
-        env=dict(os.environ) | ({"PGPASSWORD": password} if password else {}),
-        stderr=subprocess.PIPE,
-    )
+    with waiting(f"Running {program}"):
+        done = subprocess.run(
+            (path, "--no-password", f"--dbname={target}", *options),
+            check=False,
+            env=dict(os.environ) | ({"PGPASSWORD": password} if password else {}),
+            stderr=subprocess.PIPE,
+        )
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").splitlines()
         errors = [line.removeprefix(f"{program}: error: ") for line in lines if "error: " in line]

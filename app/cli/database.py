@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Command = Callable[..., Any]
+QUIET_SECONDS = 1.0
+"""How long commands work before they show on a terminal that they do."""
 
 
 class Misconfigured(click.ClickException):
@@ -34,6 +38,15 @@ class DatabaseLost(click.ClickException):
     """The private PostgreSQL was lost while the process ran."""
 
     exit_code = 3
+
+
+class Group(click.Group):
+    """A group whose list of commands shows their whole summaries."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command, with the first paragraph of its help as its summary."""
+        cmd.short_help = (cmd.help or "").partition("\n\n")[0]
+        super().add_command(cmd, name)
 
 
 class SettingOption(click.Option):
@@ -87,7 +100,7 @@ def read_settings(*, existing: bool = False, warns: bool = True) -> Settings:
     except SettingsError as exc:
         raise Misconfigured(str(exc)) from exc
     if existing and not has_database(settings):
-        raise click.ClickException(
+        raise Misconfigured(
             f"There is no database in {settings.data_dir}: run this in the directory in which the"
             " service was started, or give --data-dir or --database-url."
         )
@@ -107,6 +120,26 @@ def exiting_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def waiting(label: str) -> Iterator[None]:
+    """Show on a terminal, after a second, that the work of the block goes on."""
+    ended = threading.Event()
+
+    def show() -> None:
+        ticks = iter(partial(ended.wait, QUIET_SECONDS / 10), True)
+        if not ended.wait(QUIET_SECONDS):
+            with click.progressbar(ticks, label=label, file=sys.stderr) as bar:
+                list(bar)
+
+    showing = threading.Thread(target=show if sys.stderr.isatty() else ended.wait)
+    showing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        showing.join()
 
 
 @contextmanager
@@ -131,11 +164,14 @@ def database(settings: Settings, *, supervised: bool = False) -> Iterator[str]:
         os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        with running(settings.data_dir, stop_process if supervised else None) as url:
+        with ExitStack() as stack:
+            with waiting("Starting PostgreSQL"):
+                on_lost = stop_process if supervised else None
+                url = stack.enter_context(running(settings.data_dir, on_lost))
             os.environ[variable("database_url")] = url
             yield url
     except EmbeddedPostgresError as exc:
-        raise click.ClickException(str(exc)) from exc
+        raise Misconfigured(str(exc)) from exc
     finally:
         if lost_reasons:
             raise DatabaseLost(f"{lost_reasons[0]}.")
@@ -153,10 +189,12 @@ def migrated(settings: Settings, url: str, *, apart: bool = False) -> bool:
     try:
         if is_current(url):
             return False
-        if not apart:
+        if apart:  # a child shows that it waits
+            if code := subprocess.call((sys.executable, "-m", "app.cli", "migrate", "--quiet")):
+                raise SystemExit(code)  # it has said why
+            return True
+        with waiting("Migrating the database"):
             migrate(url)
-        elif code := subprocess.call((sys.executable, "-m", "app.cli", "migrate", "--quiet")):
-            raise SystemExit(code)  # it has said why
     except DatabaseUnusable as exc:
         raise Misconfigured(f"{exc}.") from exc
     except MigrationError as exc:
@@ -186,7 +224,8 @@ def run_in(settings: Settings, url: str, work: Callable[[Services], Awaitable[T]
             await services.gateway.close()
 
     try:
-        return asyncio.run(run())
+        with waiting("Working"):
+            return asyncio.run(run())
     except ContextError as exc:
         raise click.ClickException(f"{exc}.") from exc
 

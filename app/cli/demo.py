@@ -30,6 +30,7 @@ import click
 import httpx
 
 from app.cli import demo_session
+from app.cli.database import waiting
 from app.common import json_text
 from app.common.environment import PREFIX
 
@@ -226,7 +227,8 @@ def run(traces: Path | None, url: str | None, key: str | None, count: int, *, op
     if not conversations:
         raise click.ClickException("The file holds no conversation.")
     with _service(url) as (address, is_own), closing(Client(address, key)) as client:
-        client.send("GET", "/v1/agents")  # fails before anything is printed
+        if not client.send("GET", "/v1/agents").accepted:  # before anything is printed
+            raise Unreachable(f"{client.url} is not the service: leave out a path such as /v1.")
         lanes = []
         for trace in conversations:
             lanes += replay(client, trace, opens=opens)
@@ -256,10 +258,11 @@ def _service(url: str | None) -> Iterator[tuple[str, bool]]:
         subprocess.Popen((*command, "--data-dir", folder), env=environ, stderr=-3) as process,
     ):
         try:
-            while not _answers(address):
-                if process.poll() is not None:
-                    raise Unreachable("It did not start: see `context-service serve`.")
-                sleep(0.1)
+            with waiting("Starting it"):
+                while not _answers(address):
+                    if process.poll() is not None:
+                        raise Unreachable("It did not start: see `context-service serve`.")
+                    sleep(0.1)
             yield address, True
         finally:
             process.terminate()

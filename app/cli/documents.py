@@ -14,9 +14,9 @@ _HEAD = """\
 # Configuration
 
 Every setting is an environment variable, with its default in parentheses; an empty one counts as
-unset. At startup an invalid value ends the process with exit code 2 and a line that names the
-variable. Lists are separated by commas. Flags of `serve` and `worker` override some variables: see
-`--help`. `make docs` generates this page.
+unset. At startup an invalid value ends the process with a line that names the variable. Lists are
+separated by commas. Flags of `serve` and `worker` override some variables: see `--help`. `make
+docs` generates this page.
 
 Secrets can also be in files, as Docker and Kubernetes mount them, which are named by
 {secrets}.

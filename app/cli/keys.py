@@ -7,13 +7,13 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from app.cli.database import has_database, location, on_database, read_settings, run_migrated
+from app.cli.database import Group, has_database, location, on_database, read_settings, run_migrated
 
 if TYPE_CHECKING:
     from app.composition import Services
@@ -27,7 +27,7 @@ def _run(work: Callable[[Services], Awaitable[_Result]]) -> _Result:
     return run_migrated(read_settings(existing=True), work)
 
 
-@click.group()
+@click.group(cls=Group)
 def keys() -> None:
     """Create, expire, list and revoke API keys.
 
@@ -124,7 +124,7 @@ def revoke_key(key_id: str) -> None:
         click.echo(f"Revoked {of_tenant}.")
 
 
-@click.group()
+@click.group(cls=Group)
 def tenants() -> None:
     """List tenants, set limits and delete their data."""
 
@@ -146,25 +146,31 @@ def list_tenants(is_json: bool) -> None:
 @click.argument("tenant")
 @click.option("--requests-per-minute", type=click.IntRange(1), help="In each process.")
 @click.option("--summarizer-calls-per-hour", type=click.IntRange(0), help="Over all processes.")
+@click.option("--reset", is_flag=True, help="Let those not given follow the settings again.")
 @click.option("--create", is_flag=True, help="Create TENANT if it does not exist.")
 @on_database
-def limit_tenant(tenant: str, create: bool, **limits: int | None) -> None:
-    """Set the limits of TENANT; those not given follow the settings. Takes effect in 10 s."""
+def limit_tenant(tenant: str, reset: bool, create: bool, **limits: int | None) -> None:
+    """Set limits of TENANT; those not given stay. Takes effect in 10 s."""
     from app.tenancy.api_keys import DEFAULT_TENANT
     from app.tenancy.limits import TenantLimits
 
-    async def work(services: Services) -> None:
+    async def work(services: Services) -> TenantLimits:
         # Requests without a key belong to the default tenant, which exists without a key.
-        if not create and tenant not in (DEFAULT_TENANT, *await services.limits.all()):
+        known = await services.limits.all()
+        if not create and tenant not in (DEFAULT_TENANT, *known):
             raise click.ClickException(
                 f"No tenant {tenant}: `context-service tenants list` shows the tenants, and"
                 " --create creates one."
             )
-        await services.limits.set(tenant, TenantLimits(**limits))
+        before = TenantLimits() if reset else known.get(tenant, TenantLimits())
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        after = replace(before, **given)
+        await services.limits.set(tenant, after)
+        return after
 
-    _run(work)
+    limits = asdict(_run(work))
     _log.info("tenant_limited", extra={"data": _by_account(tenant_id=tenant, **limits)})
-    click.echo(f"Set the limits of tenant {tenant}.")
+    _print_rows([{"tenant": tenant, **limits}], ("tenant", *limits), is_json=False)
 
 
 @tenants.command("delete")

@@ -192,7 +192,8 @@ def _serve_http(settings: Settings, listener: socket.socket) -> None:
     )
     logs.configure(settings.log_level)
     host, port = listener.getsockname()[:2]
-    click.echo(f"Context Service on http://{host}:{port} (docs at /docs)", err=True)
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    click.echo(f"Context Service on {url}, with {url}/inspector and {url}/docs", err=True)
     with suppress(KeyboardInterrupt):
         if config.workers == 1:
             uvicorn.Server(config).run(sockets=[listener])

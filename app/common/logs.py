@@ -1,4 +1,4 @@
-"""Logs: one JSON object per line on stderr, with a constant event name and data.
+"""Logs on stderr: lines for people on a terminal, else one JSON object each; names are constant.
 
 1. No content: events contain nothing that a caller sent, and no text of an exception, which can
    quote it. An exception is logged by its type and traceback lines.
@@ -17,6 +17,7 @@ import sys
 import traceback
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 
@@ -38,6 +39,14 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
+        line = self.fields(record)
+        try:
+            return orjson.dumps(line, default=str).decode()
+        except TypeError:  # a lone surrogate, which only the standard library writes
+            return json.dumps(line, default=str)
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """Return what the line says."""
         is_ours = record.name == OURS or record.name.startswith(f"{OURS}.")
         event = record.getMessage() if is_ours else str(record.msg).partition("\n")[0]
         if not is_ours:  # rule 2
@@ -56,11 +65,18 @@ class JsonLines(logging.Formatter):
                 "error": type(record.exc_info[1]).__name__,
                 "places": places(record.exc_info[1]),
             }
-        line.update(getattr(record, "data", {}))
-        try:
-            return orjson.dumps(line, default=str).decode()
-        except TypeError:  # a lone surrogate, which only the standard library writes
-            return json.dumps(line, default=str)
+        return line | getattr(record, "data", {})
+
+
+class PlainLines(JsonLines):
+    """Writes the same for people: the local time, level and event, then the data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = self.fields(record)
+        at, level, event, *_ = map(line.pop, ("time", "level", "event", "logger", "pid"))
+        data = (f"{name}={value}" for name, value in line.items() if value not in (None, ""))
+        return " ".join((f"{at.astimezone():%H:%M:%S}", f"{level:7}", event, *data))
 
 
 def configure(level: str) -> None:
@@ -69,7 +85,7 @@ def configure(level: str) -> None:
     logging.logThreads = logging.logMultiprocessing = False
     logging._srcfile = None
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(PlainLines() if sys.stderr.isatty() else JsonLines())
     logger = logging.getLogger(OURS)
     logger.handlers = [handler]
     logger.setLevel(level.upper())
