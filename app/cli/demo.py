@@ -44,7 +44,7 @@ LIMITS = httpx.Limits(keepalive_expiry=2.0)
 SERVICE, SLIDING, APPEND_ONLY = "the service", "last messages", "append-only"
 COLUMNS = ("", "window", "largest payload", "sent", "cached", "cost of input", "knows message 9")
 FIXED = ("system_prompt", "skill_prompts", "tool_descriptions")
-BAR = 40
+BAR = 18  # a line fits 80 columns
 
 
 class Unreachable(click.ClickException):
