@@ -316,12 +316,8 @@ async def _record(
         return build
     after: BuildInput | None = replace(state.input, view=None, rows=[])
     if is_new or state.adds_change:
-        texts, key, before, unstored = (
-            dict(state.resolved.texts),
-            attempt.conversation_id,
-            None,
-            None,
-        )
+        key, texts = attempt.conversation_id, dict(state.resolved.texts)
+        before, unstored = None, None
         if is_new:
             if state.texts_before_history:
                 texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
@@ -382,6 +378,7 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
         sections_hash=resolved.sections_hash,
         tools_hash=resolved.tools_hash,
         policy_hash=resolved.policy_hash,
+        changes=state.continued.changes if state.continued is not None else "[]",
     )
 
 

@@ -36,7 +36,7 @@ from app.prompt.sections import changed_text, static_sections
 
 MAX_CHANGES: Final = 20
 """Changes of sections and tools inside an epoch."""
-MAX_CHANGES_SHARE: Final = 0.1
+MAX_SHARE: Final = 0.1
 """The share of the context window that their items may have."""
 
 
@@ -97,7 +97,8 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
             same, window = last_view, state.view.window
             if reason == REWOUND:
                 same = replace(same, window=window, spans=overlap(same.spans, window))
-            is_same = (start.view, start.tools) == (same, last_start.tools) and not has_changes
+            is_same = (start.view, start.tools) == (same, last_start.tools)
+            is_same = is_same and (not has_changes or state.continued is not None)
             if is_same and reason in ("budget_changed", REWOUND):  # or later messages left
                 return EpochChoice(start, reason, kept_tools)
         reason = reason or REASONING_DROPPED
@@ -192,12 +193,11 @@ async def in_last_epoch(deps: BuildDependencies, state: BuildState) -> BuildStat
             return state
         changes = (*changes, change)
         tokens = present.factor * sum(change.tokens for change in changes)
-        is_large = tokens > MAX_CHANGES_SHARE * state.limits.effective_window
-        if is_large or len(changes) > MAX_CHANGES:
+        if len(changes) > MAX_CHANGES or tokens > MAX_SHARE * state.limits.effective_window:
             return state
         epoch = replace(epoch, changes=changes_json(changes))
-    first = deps.resolver.with_prompt_of(present, epoch, texts)
-    return replace(state, resolved=first, continued=epoch)
+    resolved = deps.resolver.with_prompt_of(present, epoch, texts)
+    return replace(state, resolved=resolved, continued=epoch)
 
 
 def planned_change(

@@ -76,8 +76,8 @@ async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed | 
     fitted = await _fit(deps, state)
     extends = state.continued is None or isinstance(fitted, Changed)
     if isinstance(fitted, Fitted) and fitted.state.rendered is not None:
-        is_placed = not fitted.state.rendered.assembler.misplaced
-        extends = extends or (is_placed and fitted.epoch.break_reason is None)
+        begins = fitted.epoch.break_reason and (fitted.epoch.leaves_prefix or state.adds_change)
+        extends = extends or not (begins or fitted.state.rendered.assembler.misplaced)
     return fitted if extends else Changed(replace(state.attempt, folds=True))
 
 

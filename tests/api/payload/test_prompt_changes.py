@@ -196,7 +196,10 @@ async def test_anthropic_takes_no_user_behind_a_change(client: httpx.AsyncClient
 
 @formats
 async def test_usage_is_counted_with_the_changes(client: httpx.AsyncClient, format: str) -> None:
-    """The budget has their items, and a report of such a build is compared with all of it."""
+    """The budget has their items, and a report of such a build is compared with all of it.
+
+    An epoch that begins with another factor has the same bytes. [usage.frozen-factor]
+    """
     chat = await start(client, format, sections=[{**BASE, "content": "Be kind. " * 300}, RULES])
     before = await chat.build()
     await chat.change(
@@ -219,3 +222,12 @@ async def test_usage_is_counted_with_the_changes(client: httpx.AsyncClient, form
     report = (await client.get(f"{chat.path}/usage/reports")).json()["data"][0]
     factor = build["diagnostics"]["estimate"]["factor"]
     assert abs(report["estimated_tokens"] * factor - used) < 8
+    body["usage"]["input_tokens"] = 2 * used
+    assert (await client.post(f"{chat.path}/usage", json=body)).json()["calibrated"]
+    counted = await chat.build()
+    assert (counted["epoch"], counted["cache_break_reason"]) == (2, "budget_changed")
+    assert counted["payload"] == build["payload"]
+    await append(client, chat.path, assistant("Hi."), user("Go on."))
+    later = await chat.build()
+    assert (later["epoch"], later["cache_break_reason"]) == (2, None)
+    assert chat.items(later)[: len(chat.items(build))] == chat.items(build)

@@ -191,9 +191,10 @@ async def test_thinking_outlives_a_prefix_that_it_is_not_bound_to(
     harness: Harness, model: str
 ) -> None:
     """Claude from 5.1 on refuses thinking behind another prefix: it is left out for good, and
-    named. Models before need that of the running loop. [reasoning.running-loop]
+    named. Models before need that of the running loop. [reasoning.running-loop] Behind changed
+    sections that are an item the prefix is the same.
 
-    [compaction.new-epoch]
+    [compaction.new-epoch, epochs.changes]
     """
     ask, is_bound = RequestSettings(ANTHROPIC, model), "5-1" in model
     cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
@@ -209,6 +210,11 @@ async def test_thinking_outlives_a_prefix_that_it_is_not_bound_to(
     lower = await harness.build(cid, replace(ask, max_output_tokens=50))
     assert lower["cache_break_reason"] == "budget_changed"
     assert lower.messages[1]["content"][0] == thinking
+    await harness.build(cid, ask)
+    await harness.patch(cid, sections=SECTIONS[:1])
+    changed = await harness.build(cid, ask)
+    assert changed["cache_break_reason"] == (None if is_bound else "sections_changed")
+    assert "let me see" in changed.contents and changed["degraded"] == []
     hosted = {"type": "web_search_20260318", "name": "web_search"}
     for tools in ([*TOOLS, hosted], TOOLS):  # there is no item of the service for a hosted tool
         await harness.patch(cid, tools=tools)
@@ -217,6 +223,27 @@ async def test_thinking_outlives_a_prefix_that_it_is_not_bound_to(
         assert ("let me see" in broken.contents) is not is_bound
         assert broken["degraded"] == ["reasoning_dropped"] * is_bound
         check(broken, exact=False)
+
+
+async def test_builds_at_once_add_a_change_once(harness: Harness) -> None:
+    """Processes that find the same change at once return the same payload, and extend it."""
+    ask = RequestSettings(ANTHROPIC, "claude-opus-5")
+    cid = await harness.conversation(policy(50_000), SECTIONS, TOOLS)
+    await harness.append(cid, user("hi"))
+    services = [harness.context, *(harness.cold() for _ in range(4))]
+    first, *_ = [await harness.build(cid, ask, service) for service in services]
+    builds = [first]
+    for sections in (SECTIONS[:2], SECTIONS[:1]):
+        await harness.patch(cid, sections=sections)
+        builds = await asyncio.gather(*(harness.build(cid, ask, each) for each in services))
+        assert {build.text for build in builds} == {builds[0].text}
+        assert {build["cache_break_reason"] for build in builds} == {None}
+        assert is_extension(builds[0], first)
+    await harness.append(cid, says("well"), user("so?"))
+    later = [await harness.build(cid, ask, service) for service in services]
+    assert {build.text for build in later} == {later[0].text}
+    (change,) = (each["content"] for each in later[0].messages if each["role"] == "system")
+    assert len(change) == 2 and is_extension(later[0], builds[0])
 
 
 # --- pressure -------------------------------------------------------------------------------
