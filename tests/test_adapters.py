@@ -589,8 +589,8 @@ class LiteLlm(WrappedChat):
 
     asked: ClassVar[dict[str, Any]] = {"model": "openai/gpt-4.1", "tools": [TOOL]}
 
-    def __init__(self, served: str, provider: Readers) -> None:
-        super().__init__(served, provider, is_async=True, is_stream=False)
+    def __init__(self, served: str, provider: Readers, is_stream: bool = False) -> None:
+        super().__init__(served, provider, is_async=True, is_stream=is_stream)
         self.callback = ContextCallback(cast(AsyncContextClient, self.client), **SETTINGS)
         # LiteLLM keeps the callbacks of the tests before in lists of its own.
         litellm.logging_callback_manager._reset_all_callbacks()
@@ -604,7 +604,9 @@ class LiteLlm(WrappedChat):
         named = {"conversation": "chat-1", "request_id": request_id}
         while True:
             asked = self.asked | self.sent(messages) | {"metadata": named} | self.reached
-            answer = await litellm.acompletion(**asked)
+            answer = await litellm.acompletion(**asked, stream=self.is_stream)
+            if self.is_stream:
+                answer = litellm.stream_chunk_builder([chunk async for chunk in answer])
             messages.append(answer.choices[0].message.model_dump(exclude_none=True))
             for call in messages[-1].get("tool_calls", []):
                 messages.append(await self.executed(call))
@@ -981,6 +983,34 @@ async def test_messages_go_on_in_another_process_and_are_not_changed(
         clients[1].responses.create(**second.asked, **second.sent(messages))
     assert refused.value.code == "HistoryChanged"
     assert provider.calls == 3
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_:DeprecationWarning")  # by LiteLLM
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_a_streamed_answer_of_litellm_is_stored_once(
+    is_late: bool, launch: Launch, provider: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LiteLLM tells of it after its end: during the next call, or when that has appended it."""
+    tells, stored = asyncio.Event(), asyncio.Semaphore(0)
+    tell = ContextCallback.async_log_success_event
+
+    async def told(callback: ContextCallback, **event: Any) -> None:
+        await tells.wait()
+        await tell(callback, **event)
+        stored.release()
+
+    monkeypatch.setattr(ContextCallback, "async_log_success_event", told)
+    process = launch(partial(LiteLlm, is_stream=True))
+    if not is_late:
+        tells.set()
+    assert await process.say(asked(0), "request-0") == "In log 0 is needle-0."
+    tells.set()
+    for _ in range(3):
+        await stored.acquire()
+    assert_logged(process, 1)
+    usage = ask(process, f"/conversations/{process.conversation_id}/usage")
+    assert usage["totals"]["reported"]["calls"] == 3
+    assert provider.refused == []
 
 
 async def test_too_long_is_survived(launch: Launch, provider: Readers) -> None:

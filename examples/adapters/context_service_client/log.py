@@ -14,7 +14,7 @@ import uuid
 from typing import Any, cast
 
 from context_service_client.apis import Api, Json
-from context_service_client.service import Steps, asked, opened, uuid_of
+from context_service_client.service import ContextServiceError, Steps, asked, opened, uuid_of
 
 MAX_MESSAGES = 1000
 
@@ -43,14 +43,24 @@ class Log:
             answer = yield from asked("GET", f"/tool-definitions?format={api.format}")
             self._tools, self._is_open = _names(answer), True
         api.hidden = self._tools - _names(api.body)
-        new = yield from self._new(api)
+        while True:
+            new, head = yield from self._new(api)
+            try:
+                return (yield from self._appended(api, new, head))
+            except ContextServiceError as error:
+                # The answer before may be stored while this call looks what is new.
+                if error.problem.get("head_seq", head) == head:
+                    raise
+
+    def _appended(self, api: Api, new: list[Json], head: int) -> Steps:
+        """Append messages behind a seq, and return a build."""
         while len(new) > MAX_MESSAGES:
-            batch = {"format": api.format, "messages": new[:MAX_MESSAGES]}
-            yield from asked("POST", f"{self.path}/messages", batch)
+            batch = {"messages": new[:MAX_MESSAGES], "expected_seq": head}
+            said = {"format": api.format, **batch}
+            head = (yield from asked("POST", f"{self.path}/messages", said))["head_seq"]
             new = new[MAX_MESSAGES:]
-        step = {"append": {"messages": new}} if new else {}
-        built = yield from asked("POST", f"{self.path}/context", ask_of(api) | step)
-        return built
+        step = {"append": {"messages": new, "expected_seq": head}} if new else {}
+        return (yield from asked("POST", f"{self.path}/context", ask_of(api) | step))
 
     def cut(self, api: Api, error: Any, status: int | None) -> Steps:
         """Return a build that fits where the provider says "too long"."""
@@ -85,14 +95,15 @@ class Log:
         yield from asked("POST", f"{self.path}/usage", told)
 
     def _new(self, api: Api) -> Steps:
-        """Return the messages that the log has not got (rule 1)."""
+        """Return the messages that the log has not got (rule 1), and its newest seq."""
         items = [_plain(item) for item in api.messages()]
         ids = _ids(api, items, self._request_id)
-        newest, is_answered, cursor = None, False, ""
+        newest, is_answered, cursor, head = None, False, "", 0
         while newest is None and cursor is not None:
             query = f"order=desc&limit=20{cursor and f'&cursor={cursor}'}"
             page = yield from asked("GET", f"{self.path}/messages?{query}")
             for message in page["data"]:
+                head = max(head, message["seq"])
                 if _is_ours(message["id"]):
                     newest = message["id"].partition("#")[0]
                     break
@@ -106,7 +117,7 @@ class Log:
         elif newest is not None and not self._request_id:
             raise HistoryChanged
         named = [item | ({"id": id} if id else {}) for item, id in zip(items, ids, strict=True)]
-        return named[start:]
+        return named[start:], head
 
 
 def ask_of(api: Api) -> Json:
