@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
@@ -85,6 +84,8 @@ def settings(name: str, folder: Path) -> Settings:
 @pytest.mark.parametrize("found", OBJECTS, ids=NAMES)
 def test_each_object_is_valid(found: dict[str, Any], version: str) -> None:
     """The schemas of Kubernetes accept it, without any field that they do not know."""
+    import kubernetes_validate  # two seconds, which each of the suite's processes would take
+
     kubernetes_validate.validate(found, version, strict=True)
 
 

@@ -192,6 +192,8 @@ async def look(harness: Harness, cid: str, gone: set[int]) -> None:
         builds = await both(harness, cid)
     except (ContextOverflow, ValidationError):
         return
+    if (await harness.stored(cid)).state.view_version != state.view_version:
+        return  # the second build has compacted, so that the first is not extended
     for build in builds:
         later = await harness.build(cid, ASKS[FormatName(build["format"])])
         assert is_extension(later, build)
