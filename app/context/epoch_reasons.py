@@ -215,7 +215,8 @@ def planned_change(
     if any(others) and not (info.tool_search and _are_functions(others, tools)):
         return None
     items = PROVIDERS[format].change(resolved.model or "", said, others)
-    if items is None or resolved.deferral(format):
+    needs_betas = PROVIDERS[format].betas_of(items or ()) and not resolved.policy.sends_betas
+    if items is None or needs_betas or resolved.deferral(format):
         return None
     tokens = estimate_tool_defs_tokens((*others.redefined, *others.added), count)
     tokens += MESSAGE_OVERHEAD * len(items) + sum(map(count, (said, *others.removed)))

@@ -250,6 +250,10 @@ class Policy(Group):
     """
     preserve_user_messages: Flag = False
     """true: the newest user messages stay verbatim in compactions."""
+    sends_betas: Flag = False
+    """true: your calls send the `betas` of each build, so that changed tools of Claude may follow
+    the cached prefix.
+    """
 
     @property
     def due_ratio(self) -> float | None:

@@ -55,7 +55,8 @@ class Chat:
 
 async def start(client: httpx.AsyncClient, format: str, **more: Any) -> Chat:
     """Return a conversation with two sections, a tool and a message."""
-    settings = {"sections": [BASE, RULES], "tools": [SURVEY], **more}
+    policy = {"sends_betas": True}
+    settings = {"sections": [BASE, RULES], "tools": [SURVEY], "policy": policy, **more}
     chat = Chat(client, await new_conversation(client, **settings), format)
     await append(client, chat.path, user("Hello."))
     return chat
@@ -153,6 +154,10 @@ async def test_a_change_without_an_item_begins_an_epoch(client: httpx.AsyncClien
         (responses, "tools_changed", {"tools": [CRANE, hosted]}),
         (responses, "sections_changed", {"sections": [{**BASE, "content": "word " * 120_000}]}),
         (claude, "tools_changed", {"tools": [SURVEY, {**CRANE, "name": "recall"}]}),
+        (claude, "tools_changed", {"tools": []}),
+        (claude, "tools_changed", {"tools": [SURVEY]}),
+        (claude, "policy_changed", {"policy": {"sends_betas": False}}),
+        (claude, "tools_changed", {"tools": [SURVEY, CRANE]}),
         (claude, "tools_changed", {"tools": []}),
         (claude, "tools_changed", {"tools": [SURVEY]}),
     ):

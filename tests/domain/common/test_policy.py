@@ -65,6 +65,7 @@ LEAVES: Mapping[tuple[str, ...], st.SearchStrategy[Any]] = {
     | st.lists(st.sampled_from(AGENT_TOOL_NAMES), max_size=3),
     ("summary_role",): st.sampled_from(["user", "system", "auto"]),
     ("preserve_user_messages",): st.booleans(),
+    ("sends_betas",): st.booleans(),
 }
 
 
