@@ -234,7 +234,7 @@ def run(traces: Path | None, url: str | None, key: str | None, count: int, *, op
             lanes += replay(client, trace, opens=opens)
             opens = False
         if refused := [f"  {reason}" for lane in lanes for reason in lane.refused]:
-            click.echo("\n".join(["", "Refused by the service:", *refused]))
+            click.echo("\n".join(["", "Refused by the service:", *refused[:10]]))
             raise click.ClickException(f"Requests that the service refused: {len(refused)}.")
         if is_own:
             click.pause("\nThe service of this demo ends, and its page, when you press a key.")

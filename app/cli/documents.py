@@ -77,7 +77,7 @@ def settings(output: IO[str]) -> None:
     help="API key, if the service requires one.",
     show_envvar=True,
 )
-@click.option("--messages", type=click.IntRange(20, 700), default=600, help="Its length; 600.")
+@click.option("--messages", type=click.IntRange(20, 700), default=500, help="Its length; 500.")
 @click.option("--open", "opens", is_flag=True, help="Show it in a browser as it happens.")
 def demo(traces: Path | None, url: str | None, key: str | None, messages: int, opens: bool) -> None:
     """Replay a long session in a small window, live, and print what it cost.
