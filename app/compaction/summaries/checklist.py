@@ -62,7 +62,7 @@ def checklist_of(
     return Checklist(
         "" if kept == NOTHING else kept,
         "" if others == NOTHING else others.removeprefix(HEADING).strip(),
-        "\n".join(map(_flat, (*digest.requests.values(), *stated))),
+        "\n".join(map(flat, (*digest.requests.values(), *stated))),
     )
 
 
@@ -93,10 +93,10 @@ def with_kept(
 
 def _own_lines(answer: str, checklist: Checklist) -> Iterator[str]:
     """Yield the lines of an answer without those that are kept (rule 2)."""
-    kept, is_standing, heading = _flat(checklist.kept), False, ""
+    kept, is_standing, heading = flat(checklist.kept), False, ""
     for line in answer.split("\n"):
         text = _LIST_MARK.sub("", line)
-        if line.startswith(OURS) or (is_prose(text) and _flat(text) in kept):
+        if line.startswith(OURS) or (is_prose(text) and flat(text) in kept):
             continue
         if line.startswith("#"):
             is_standing = bool(kept) and _STANDING.match(line) is not None
@@ -105,9 +105,5 @@ def _own_lines(answer: str, checklist: Checklist) -> Iterator[str]:
         if heading and text.strip():
             yield heading  # one without a line below it is left out
             heading = ""
-        is_said = _flat(text) in checklist.said or NOT_SAID in line
+        is_said = flat(text) in checklist.said or NOT_SAID in line
         yield line if is_said or not is_standing else f"{line}{NOT_SAID}"
-
-
-def _flat(text: str) -> str:
-    return flat(text).strip(" .!。*`\"'")

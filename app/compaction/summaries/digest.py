@@ -22,14 +22,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from app.compaction.summaries import sentences
-from app.compaction.summaries.sentences import (
-    CUT,
-    QUESTION,
-    Statement,
-    is_prose,
-    label_of,
-    statement_of,
-)
 from app.compaction.summaries.summary_text import CHANGED, GAVE, HEADING, Section, items_of
 from app.compaction.summaries.work_state import WorkState
 from app.formats.message import File, Message, Role, Text
@@ -57,7 +49,7 @@ class Stated:
     """
 
     text: str
-    of: Statement
+    of: sentences.Statement
     by_user: bool = True
     request: int = 0
     is_newer: bool = False
@@ -76,7 +68,7 @@ class Stated:
     @property
     def is_listed(self) -> bool:
         """Whether it is listed apart from its request (rule 2)."""
-        return not self.request or bool(label_of(self.text))
+        return not self.request or bool(sentences.label_of(self.text))
 
 
 @dataclass(slots=True)
@@ -139,7 +131,7 @@ class Digest:
         self.finish()
         acts, self._acts = self._acts, False
         is_expanded, self._is_command = self._is_command, "<command-name>" in text[:400]
-        is_answer = len(typed) <= SHORT_ANSWER_CHARS and not typed.endswith(QUESTION)
+        is_answer = len(typed) <= SHORT_ANSWER_CHARS and not typed.endswith(sentences.QUESTION)
         if self._is_output(text, acts):
             self.work.add_command(self._action, text)
             self._action = ""
@@ -152,7 +144,7 @@ class Digest:
 
     def _is_output(self, text: str, acts: bool | None) -> bool:
         """Whether a user's message is the output of a command that the assistant's text ends in."""
-        is_marked = sentences.is_marked_output(text)
+        is_marked = sentences.is_output(text)
         if not acts:
             return acts is None and is_marked
         looks = is_marked or sentences.is_listing(text)
@@ -165,7 +157,9 @@ class Digest:
         self._acts, (self._action, before) = action is not None, action or ("", text)
         prose = sentences.without_code(before)
         is_step = bool(calls) or self._acts
-        is_note = not is_step and _width(prose) <= NOTED_CHARS and not prose.endswith(QUESTION)
+        width = len(prose) + sum(character > "\u2e80" for character in prose[:NOTED_CHARS])
+        is_short = width <= NOTED_CHARS and not prose.endswith(sentences.QUESTION)
+        is_note = is_short and not is_step
         if is_note and self._asked is None and self._number - 1 in self.requests:
             self._asked = self._number - 1, self.requests.pop(self._number - 1)
         if is_note and self._asked is not None and not self._is_noted:
@@ -173,7 +167,7 @@ class Digest:
             return
         self.finish(is_answered=True)
         tail = [piece.strip() for piece in sentences.pieces(prose[-1200:])]
-        asked = next((piece for piece in tail[::-1] if piece.endswith(QUESTION)), "")
+        asked = next((piece for piece in tail[::-1] if piece.endswith(sentences.QUESTION)), "")
         self._question = asked[:MAX_QUESTION_CHARS]
         for call in calls:
             self.work.add_call(call)
@@ -188,7 +182,7 @@ class Digest:
         last = max(self.said, default=0)
         if last > max(self.requests, default=0):  # its last sentence says what came next
             found = sentences.pieces(self.said.pop(last))[:-1]
-            if any(is_prose(each.strip()) for each in found):
+            if any(sentences.is_prose(each.strip()) for each in found):
                 self.said[last] = "".join(found).strip()
         self.said[self._number] = _bounded(prose)
         for each in sorted(self.said)[:-MAX_SAID]:
@@ -203,9 +197,9 @@ class Digest:
             return
         number, text = asked
         found = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
-        is_plain = bool(found) and all(map(is_prose, found)) and ASKED not in text
+        is_plain = bool(found) and all(map(sentences.is_prose, found)) and ASKED not in text
         is_short = len(text) <= MAX_NOTED_CHARS
-        if is_plain and ((is_noted and is_short) or all(map(label_of, found))):
+        if is_plain and ((is_noted and is_short) or all(map(sentences.label_of, found))):
             whole = " ".join(text.split())
             for each in [whole] if len(whole) <= MAX_WHOLE_CHARS else found:
                 self._state(each, number)
@@ -217,7 +211,7 @@ class Digest:
         begun = max(self.requests, default=0)
         ended = [each for each in self.said if begun < each < number]
         last = self.said[ended[-1]] if ended and ASKED in text else ""
-        is_question = last.endswith(QUESTION) and len(list(sentences.pieces(last))) == 1
+        is_question = last.endswith(sentences.QUESTION) and len(list(sentences.pieces(last))) == 1
         for each in ended[: None if is_question else -1]:  # the request has it
             del self.said[each]
         if begun and not ended and text.startswith(self.requests[begun]):
@@ -233,12 +227,12 @@ class Digest:
         is_short = by_user and len(text) <= MAX_NOTED_CHARS
         every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         for each in every[: -1 if is_step else None]:  # the last says what the call is for
-            if found >= MAX_FROM_MESSAGE or not is_prose(each):
+            if found >= MAX_FROM_MESSAGE or not sentences.is_prose(each):
                 continue
-            of = statement_of(each)
+            of = sentences.statement_of(each)
             is_stated = bool(of.values) if is_short else of.is_strong
             is_telling = by_user or len(of.stems) >= MIN_STEMS
-            if (is_stated and is_telling) or label_of(each):
+            if (is_stated and is_telling) or sentences.label_of(each):
                 number = request or self._number
                 self._state(each, number, by_user=by_user, request=request, replaces=replaces)
                 found += 1
@@ -251,12 +245,12 @@ class Digest:
         """Add a statement in the place of those that it replaces (rule 4)."""
         is_newer = text.endswith(CHANGED)
         text = text.removesuffix(CHANGED)
-        key = _key(text)
+        key = sentences.flat(text)
         if key in self.stated:
             old = self._remove(key)
             by_user, request = by_user or old.by_user, min(request, old.request)
             is_newer, at = is_newer or old.is_newer, at or old.at
-        new = Stated(text, statement_of(text), by_user, request, is_newer, at)
+        new = Stated(text, sentences.statement_of(text), by_user, request, is_newer, at)
         if replaces:
             self._replace(new)
         self.stated[key] = new
@@ -290,8 +284,8 @@ class Digest:
         """Leave a replaced statement out of the request that has it; the first stays whole."""
         text = self.requests.get(old.request, "")
         if old.request > min(self.requests, default=0) and old.text in text:
-            self.requests[old.request] = text.replace(old.text, CUT).strip()
-            if self.requests[old.request] == CUT:
+            self.requests[old.request] = text.replace(old.text, sentences.CUT).strip()
+            if self.requests[old.request] == sentences.CUT:
                 del self.requests[old.request]
 
     def _remove(self, key: str) -> Stated:
@@ -304,8 +298,8 @@ class Digest:
         """Remove what a user's message that stays shown replaces; it is not collected itself."""
         if message.role is Role.USER:
             for each in sentences.sentences(sentences.typed_text(message.text)[:MAX_TEXT_CHARS]):
-                if is_prose(each):
-                    self._replace(Stated(each, statement_of(each)))
+                if sentences.is_prose(each):
+                    self._replace(Stated(each, sentences.statement_of(each)))
 
     def keep_stated(self, keys: Collection[str]) -> bool:
         """Remove the statements without these keys; return whether there were any."""
@@ -340,15 +334,6 @@ class Digest:
                 self.work.restore(section, item)
             elif item not in self.earlier:
                 self.earlier = f"{self.earlier}\n\n{item}".strip()
-
-
-def _key(text: str) -> str:
-    return sentences.flat(text).strip(" .!。*`")
-
-
-def _width(text: str) -> int:
-    """Return the length of a text, a wide character as long as two."""
-    return len(text) + sum(character > "\u2e80" for character in text[:NOTED_CHARS])
 
 
 def _bounded(text: str) -> str:

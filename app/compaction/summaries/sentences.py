@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -79,7 +79,7 @@ def resumed_from(text: str) -> str:
     return text.partition("\nSummary:\n")[2].rpartition("\n\n")[0].strip() or text.strip()
 
 
-def is_marked_output(text: str) -> bool:
+def is_output(text: str) -> bool:
     """Whether a text begins or ends as harnesses mark the output of a command."""
     return bool(_OUTPUT.match(text) or _PROMPT_END.search(text[-500:]))
 
@@ -177,8 +177,8 @@ def is_prose(sentence: str) -> bool:
 
 
 def flat(text: str) -> str:
-    """Return a text for comparisons: lower case, one space between words."""
-    return " ".join(text.lower().split())
+    """Return a text for comparisons: lower case, one space between words, no mark at its ends."""
+    return " ".join(text.lower().split()).strip(" .!。*`\"'")
 
 
 def one_line(text: str, max_chars: int) -> str:
@@ -199,11 +199,13 @@ _MARKED = re.compile(
 """An item of a list, or words in capitals."""
 
 
-def shortened(text: str, max_tokens: int, count: CountText, repeated: Collection[str] = ()) -> str:
+def shortened(
+    text: str, max_tokens: int, count: CountText, ranks: Mapping[str, int] | None = None
+) -> str:
     """Return sentences of a text within `max_tokens`: first, last, listed and emphasised ones.
 
-    Code and output that were pasted into it come last, as do pieces that are `repeated` in other
-    texts. It is empty without any.
+    Output that was pasted into it comes last, and code in the middle is left out. `ranks` has the
+    pieces that come last (3) or are left out (4). It is empty without any.
     """
     room = max_tokens - count(LEFT_OUT.format(len(text))) - 2
     parts = pieces(text)
@@ -211,16 +213,15 @@ def shortened(text: str, max_tokens: int, count: CountText, repeated: Collection
     for at, part in enumerate(parts):
         is_fence = _FENCE.match(part) is not None
         in_fence ^= is_fence
-        is_output = _OUTPUT.match(part) or is_code(part[:MAX_SENTENCE_CHARS])
-        is_pasted = in_fence or is_fence or is_output
-        is_marked = _MARKED.search(part) or label_of(part)
-        rank = 4 if is_pasted else 3 if part in repeated else 1 if is_marked else 2
+        is_code_line = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS])
+        rank = 3 if _OUTPUT.match(part) else 1 if _MARKED.search(part) or label_of(part) else 2
+        rank = 4 if is_code_line else (ranks or {}).get(part, rank)
         weight = 0 if at in (0, last) else rank
         weights.append((weight, min(at, 1.5 * (last - at))))
     kept = set[int]()
     for at in sorted(range(len(parts)), key=weights.__getitem__):
         cost = count(parts[at]) + 2 if parts[at].strip() else 0
-        if cost > room:
+        if cost > room or weights[at][0] == 4:
             break
         kept.add(at)
         room -= cost

@@ -3,7 +3,7 @@
 1. What fits whole is listed whole. Else items take the room by rank, the newest of a rank first:
    first each rank up to its share of the room, then all of them in the same order what is left.
 2. A request or conclusion that does not fit is shown by its first and last sentences, then by
-   those that no other request has.
+   those that no other request has; without code, and without what another request shows.
 3. What stands in a request or a conclusion that is shown is not repeated as a statement.
 4. What has no room is `unlisted`: a later summary with more room lists it. [summary.unlisted]
 """
@@ -19,7 +19,14 @@ from typing import NamedTuple
 from app.common.texts import sendable
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.sentences import QUESTION, flat, label_of, pieces, shortened
+from app.compaction.summaries.sentences import (
+    QUESTION,
+    flat,
+    is_output,
+    label_of,
+    pieces,
+    shortened,
+)
 from app.compaction.summaries.summary_text import (
     HEADING,
     NO_CLOSING,
@@ -126,7 +133,7 @@ class Writer:
             if each.by_user:
                 self.numbers.append(each.at)
         times = Counter(each for text in set(digest.requests.values()) for each in pieces(text))
-        self.repeated = {piece for piece, found in times.items() if found > 1}
+        self.repeated = {piece for piece, found in times.items() if found > 1 and piece.strip()}
         wanted = [section for section in Section if section in self.sections]
         self.items = {section: list(map(sendable, found.get(section, ()))) for section in wanted}
         self.chosen = {section: {} for section in wanted}
@@ -210,18 +217,25 @@ class Writer:
             is_brief = is_first and rank.is_older and cost > BRIEF_TOKENS
             if section in _TEXTS and (is_brief or cost > most + before):
                 room = most + before
-                text = self._shortened(text, min(room, BRIEF_TOKENS) if is_brief else room)
+                room = min(room, BRIEF_TOKENS) if is_brief else room
+                text = self._shortened(text, room, is_older=rank.is_older)
                 cost = self._cost(section, text)
             if len(text) > len(known) and cost <= most + before:
                 chosen[at] = text
                 self.room -= cost - before
                 most -= cost - before
 
-    def _shortened(self, text: str, tokens: int) -> str:
+    def _shortened(self, text: str, tokens: int, *, is_older: bool) -> str:
         if tokens < MIN_CUT_TOKENS:
             return ""
         number, space, rest = text.partition(" ") if text.startswith("#") else ("", "", text)
-        cut = shortened(rest, tokens - 10, self.count, self.repeated)
+        ranks, requests = dict.fromkeys(self.repeated, 3), self.chosen.get(Section.REQUESTS, {})
+        others = "\n".join(each for each in requests.values() if not each.startswith(f"{number} "))
+        for piece in pieces(rest) if is_older else ():
+            is_shown = piece in self.repeated and piece.strip() in others
+            if is_shown or is_output(piece):
+                ranks[piece] = 4
+        cut = shortened(rest, tokens - 10, self.count, ranks)
         return f"{number}{space}{cut}" if cut else ""
 
     def _cost(self, section: Section, text: str) -> int:
