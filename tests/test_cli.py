@@ -27,7 +27,7 @@ from click.testing import CliRunner
 from app.cli import cli
 from app.database.embedded import running
 from tests.api.talk import talk
-from tests.commands import COMMAND, environment, serving, stop
+from tests.commands import environment, serving, stop
 from tests.fake_llm import FakeLLM, slow
 from tests.fake_llm import answer as reply
 from tests.patience import PATIENCE_SECONDS
@@ -42,24 +42,12 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
             stack.enter_context(running(tmp_path / "data"))
 
 
-def call(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end."""
-    return subprocess.run(
-        (*COMMAND, *arguments),
-        env=environment(**environ),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-
-
-def invoke(*arguments: str) -> subprocess.CompletedProcess[str]:
+def invoke(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run one command in this process, without the seconds that a new one imports for.
 
     An error that the command line does not turn into a sentence is raised.
     """
-    with mock.patch.dict(os.environ, environment(), clear=True):
+    with mock.patch.dict(os.environ, environment(**environ), clear=True):
         result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
@@ -158,7 +146,7 @@ def test_with_a_key_the_service_may_be_public(database_url: str) -> None:
     assert invoke("keys", "create", "--tenant", "acme", *here).returncode == 0
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        result = call("serve", "--host", "0.0.0.0", "--port", port, *here)
+        result = invoke("serve", "--host", "0.0.0.0", "--port", port, *here)
     assert result.returncode == 1
     assert f"Cannot listen on 0.0.0.0 port {port}" in result.stderr
 
@@ -225,7 +213,7 @@ def test_wrong_setting_is_one_sentence() -> None:
     [policy.environment]
     """
     clients = {"CONTEXT_URL": "http://127.0.0.1:8080", "CONTEXT_API_KEY": "ctx_1_b"}
-    result = call("serve", CONTEXT_WORKERS="none", CONTEXT_PROT="1", **clients)
+    result = invoke("serve", CONTEXT_WORKERS="none", CONTEXT_PROT="1", **clients)
     assert result.returncode == 2
     assert "CONTEXT_WORKERS" in result.stderr
     assert "Warning: CONTEXT_PROT" in result.stderr
