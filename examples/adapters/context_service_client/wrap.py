@@ -47,8 +47,9 @@ def wrap(
     `model`, `policy`, `agent_id`. With a `request_id`, calls have the messages of this request
     only, not those of the conversation from its beginning.
     """
-    given: Any = client
-    inner, log = given._client, Log(conversation, settings or {}, request_id)
+    given, settings = cast(Any, client), settings or {}
+    policy = {"sends_betas": True, **(settings.get("policy") or {})}  # `Send` does
+    inner, log = given._client, Log(conversation, {**settings, "policy": policy}, request_id)
     outer: httpx2.Client | httpx2.AsyncClient
     if isinstance(inner, httpx2.AsyncClient):
         service = service or AsyncContextClient()
