@@ -30,7 +30,12 @@ from anthropic.types.beta.message_create_params import (
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
 from tests.judge.anthropic_cache import judge_breakpoints
-from tests.judge.anthropic_thinking import compactions, judge_compactions, judge_thinking
+from tests.judge.anthropic_thinking import (
+    compactions,
+    is_missing,
+    judge_compactions,
+    judge_thinking,
+)
 from tests.judge.findings import Facts, Finding, Findings, is_blank, is_empty, objects, repeated
 from tests.judge.sdk_types import check_json, check_type
 
@@ -39,6 +44,8 @@ MAX_BYTES: Final = 32_000_000
 MAX_IMAGES: Final = 600
 MAX_IMAGES_SMALL_WINDOW: Final = 100
 SMALL_WINDOW: Final = 200_000
+CHANGES_BETA: Final = "inline-tools-2026-09-15"
+_CHANGES = frozenset(("tool_addition", "tool_removal"))
 _SERVER_CALLS = frozenset(("server_tool_use", "mcp_tool_use"))
 _BETA = frozenset(("betas", "compaction", "context_management", "mcp_servers"))
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -78,6 +85,9 @@ def judge(payload: dict[str, Any], facts: Facts) -> list[Finding]:
         if is_blank(block.get("text")):
             findings.error("blank-text", f"$.system[{index}]", "the text is blank")
     _judge_tools(payload, read, findings)
+    kinds = {block.get("type") for message in read for block in blocks_of(message)}
+    if kinds & _CHANGES and is_missing(CHANGES_BETA, payload, facts):
+        findings.error("beta-missing", "$.messages", f"changed tools need {CHANGES_BETA}")
     judge_breakpoints(payload, facts, findings)
     _judge_sizes(payload, read, facts, findings)
     return findings.found

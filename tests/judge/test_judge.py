@@ -280,6 +280,8 @@ def before(format: str, *changes: Change, stable: int | None = None, **known: An
 
 
 NOTE: Json = {"role": "system", "content": "Answer in Norwegian."}
+REMOVED: Json = {"type": "tool_reference", "name": "read_file"}
+WITHOUT: Json = {"role": "system", "content": [{"type": "tool_removal", "tool": REMOVED}]}
 EDIT: Json = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
 CLEARING: Json = {"type": "clear_thinking_20251015"}
 ASKED: Json = {"type": "summarize"}
@@ -605,6 +607,7 @@ KNOWING: list[tuple[str, Change, Facts]] = [
         before("anthropic", OTHER),
     ),
     ("anthropic error beta-missing", SIGNED, Facts(betas=())),
+    ("anthropic error beta-missing", insert("messages.5", WITHOUT), Facts(betas=(BINDING,))),
     (
         "anthropic error too-many-images",
         put(
@@ -657,6 +660,7 @@ FINDINGS: dict[str, str] = {
     " thinking-not-first",
     "anthropic.thinking-unbroken": "thinking-unbound",
     "anthropic.compaction-requested": "signed-compaction compaction-not-first beta-missing",
+    "anthropic.tool-changes": "beta-missing all-deferred",
     "anthropic.compaction-threshold": "compaction-without-edit trigger-low beta-missing",
     "anthropic.compaction-request": "compaction-request call-unanswered",
     "anthropic.clear-thinking-first": "clear-thinking-late",
@@ -680,6 +684,7 @@ FINDINGS: dict[str, str] = {
     "openai-responses.one-state": "two-histories instructions-missing",
     "openai-responses.own-items": "sdk-type",
     "openai-responses.items-kept": "assistant-part sdk-type",
+    "openai-responses.additional-tools": "sdk-type",
     "openai-responses.tool-search": "orphan-search search-unanswered no-namespace",
     "openai-responses.breakpoints": "cache-breakpoints cached-instructions sdk-type",
     "openai-responses.append-only": "item-extended",
