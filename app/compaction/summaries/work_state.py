@@ -25,7 +25,7 @@ from app.formats.message import Message, ToolCall
 MAX_ARGUMENT_CHARS = 65_536
 MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN = 60, 8, 2, 3
 MAX_ENTRIES = {Section.EDITED: 150, Section.READ: 150, Section.FAILED: 4, Section.TODO: 60}
-MAX_OF_OTHERS = 30
+MAX_OF_OTHERS, MAX_SHORT_LINES = 30, 3
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 140, 200, 60
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
@@ -44,7 +44,7 @@ _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.{1,300})$", re.MUL
 _ABSOLUTE = re.compile(r"/|~|[A-Za-z]:/")
 _FILE = re.compile(r"[^\s:*?\"<>|]{0,250}\.[A-Za-z0-9]\w{0,11}$|(?:^|[/\\])[\w.-]*[A-Z]\w*file$")
 _OPENED = re.compile(r"^\[File: (\S{1,300}) \(\d+ lines total\)\]", re.MULTILINE)
-_REFERENCE = re.compile(r"\bref(?:_id)?=\\?[\"']?([\w:.-]{4,80})")
+_REFERENCE = re.compile(r"(?<![/?&\w])ref(?:_id)?=\\?[\"']?([\w:.-]{4,80})")
 _CREATED = re.compile(r"#(\d{1,6})\b")
 _ANSWER = re.compile(r"\"([^\"\n]{1,300})\"=\"([^\"]{1,1000})\"")
 _ASKS = re.compile(r"ask|question|clarif|confirm", re.IGNORECASE)
@@ -132,6 +132,7 @@ _FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|fail|errors?)\b", re.I
 _COLOUR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _ERROR_LIST = re.compile(r"^- [EF]\d{3} ", re.MULTILINE)
 _TEST_LINE = re.compile(any_of("sums"), re.IGNORECASE)
+_PROMPT = re.compile(any_of("prompts"))
 _LOOKS, _HAS_VERBS, _WRAPS, _SCRIPTED, _QUERIES = (
     frozenset(FORMS[name]) for name in ("looking", "with_verbs", "wrapping", "scripted", "queries")
 )
@@ -174,7 +175,7 @@ def runners_of(command: str) -> Iterator[str]:
 def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
     """Return whether a command failed, and the line that says how it ended, if one does."""
     ends = result if len(result) <= 4096 else f"{result[:1024]}\n{result[-3072:]}"
-    lines = [line for each in ends.splitlines() if (line := each.strip())]
+    lines = [each.strip() for each in ends.splitlines() if not _PROMPT.match(each)]
     errors = [line for line in lines if _ERROR.search(line[:400])]
     counts = [line.strip("=- _") for line in lines if _TEST_LINE.search(line[:300])]
     codes = _EXIT.findall(result[-400:]) or _EXIT.findall(result[:200])
@@ -186,8 +187,9 @@ def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
         return True, one_line(found[-1], MAX_LINE_CHARS) if found else f"exit code {code}"
     if counts or codes:
         return False, one_line(counts[-1], MAX_LINE_CHARS) if counts else "ok"
-    last = lines[-1] if lines else ""
-    return False, one_line(last, MAX_RESULT_CHARS) if last[:1].isalpha() and is_prose(last) else ""
+    # The end of a long output says how a program ended no more than any other line of it.
+    last = lines[-1] if 0 < len(lines) <= MAX_SHORT_LINES else ""
+    return False, one_line(last, MAX_RESULT_CHARS) if len(lines) == 1 or is_prose(last) else ""
 
 
 def _short_result(text: str) -> str:

@@ -118,6 +118,21 @@ def test_a_later_success_of_the_same_runner_ends_a_failure(passing: str) -> None
     assert [line.partition(" → ")[2] for line in found["Commands"]] == ["3 passed in 1s"]
 
 
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("Wrong flag!\n(Open file: n/a)\n(Current directory: /)\nbash-$", "check → Wrong flag!"),
+        ("345\n", "check → 345"),
+        ("lint\tpass\t2s\nTest\tfail\t51s\ndocs\tpass\t1s\n", "check → Test fail 51s"),
+        ("one\ntwo\nthree\nIt says that the key is in the variable.\n", "check"),
+    ],
+)
+def test_an_outcome_is_what_the_output_says_it_is(output: str, line: str) -> None:
+    """A prompt says nothing, and the end of a long text no more than its middle."""
+    lines = summarised([user("Go."), *run("1", "./check", output)]).text.splitlines()
+    assert [each.partition("check")[2] for each in lines if "check" in each] == [line[5:]]
+
+
 def test_output_that_is_sent_as_the_user_is_the_result_of_the_command() -> None:
     """The command in the last fence is the call, and no output is listed."""
     step = assistant("I run the tests.\n```bash\npytest -q\n```")
