@@ -14,6 +14,9 @@ LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-
 # One process more than processors: tests often wait for PostgreSQL and for processes that they start.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
+# These tests stop nodes of the cluster that the others use meanwhile.
+OUTAGES := tests/adapters/postgres/test_citus_outages.py
+
 # Without the bytecode of its imports each of the many processes compiles the libraries again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -60,7 +63,8 @@ test-pooled: setup ## Run the tests through PgBouncer in transaction mode (ARGS=
 
 test-citus: setup ## Run the tests on the Citus cluster of CONTEXT_TEST_CITUS_URL (ARGS="-k log")
 	@test -n "$$CONTEXT_TEST_CITUS_URL" || { echo "CONTEXT_TEST_CITUS_URL is not set" >&2; exit 1; }
-	$(BIN)/pytest -m "not one_server" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) -m "not one_server" --ignore $(OUTAGES) $(ARGS)
+	$(BIN)/pytest $(OUTAGES)
 
 torture: setup ## Live agent lives over processes that are killed (ARGS="--minutes 10 --seed 7")
 	$(BIN)/python -m tests.torture $(ARGS)

@@ -100,13 +100,14 @@ async def _call(
     if params.name not in AGENT_TOOLS:
         detail = f"Unknown tool; the tools are {', '.join(AGENT_TOOLS)}"
         raise MCPError(INVALID_PARAMS, detail)
+    deadline = asyncio.timeout(deadline_seconds)
     try:
-        async with asyncio.timeout(deadline_seconds):
+        async with deadline:
             return await _call_tool(request, params.name, params.arguments or {})
-    except TimeoutError:
+    except (TimeoutError, ContextError) as error:
+        if isinstance(error, ContextError) and not deadline.expired():
+            raise _rpc_error(error) from error
         return _failed(f"{params.name} took longer than {deadline_seconds:g} s and was cancelled.")
-    except ContextError as error:
-        raise _rpc_error(error) from error
     except Exception as error:
         answer_unexpected(request, error)  # logs the error
         raise MCPError(INTERNAL_ERROR, UNEXPECTED) from None
