@@ -125,6 +125,9 @@ def exiting_on_sigterm() -> Iterator[None]:
 @contextmanager
 def waiting(label: str) -> Iterator[None]:
     """Show on a terminal, after a second, that the work of the block goes on."""
+    if not sys.stderr.isatty():
+        yield
+        return
     ended = threading.Event()
 
     def show() -> None:
@@ -133,7 +136,7 @@ def waiting(label: str) -> Iterator[None]:
             with click.progressbar(ticks, label=label, file=sys.stderr) as bar:
                 list(bar)
 
-    showing = threading.Thread(target=show if sys.stderr.isatty() else ended.wait)
+    showing = threading.Thread(target=show)
     showing.start()
     try:
         yield

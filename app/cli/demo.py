@@ -349,14 +349,14 @@ def _draw(lane: Lane, done: int, total: int, change: str | None) -> None:
 def report(client: Client, lanes: Sequence[Lane]) -> str:
     """Return what to print at the end: the bills, and where an early fact is."""
     rows = [COLUMNS, *(lane.row for lane in lanes)]
-    texts = demo_session.FACT in json_text.dumps(lanes[-1].payload)
-    rows = [row if texts else row[:-1] for row in rows]  # a file has no such fact
+    has_fact = demo_session.FACT in json_text.dumps(lanes[-1].payload)
+    rows = [row if has_fact else row[:-1] for row in rows]  # a file has no such fact
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [""]
     for name, *cells in rows:
         aligned = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append("  ".join((name.ljust(widths[0]), *aligned)).rstrip())
-    if texts:
+    if has_fact:
         said = "\n".join(str(each.get("content")) for each in lanes[0].payload["messages"])
         found = next((line for line in said.splitlines() if demo_session.FACT in line), "nothing")
         where = f"curl '{client.url}{lanes[0].path}/messages?query=freeze'"

@@ -143,13 +143,11 @@ class Writer:
     def _ranks(self) -> Iterable[Rank]:
         """Return all items by rank."""
         newest = {section: self._newest(section) for section in Section}
-        requests, said = newest[Section.REQUESTS], newest[Section.SAID]
-        stated = newest[Section.STATED]
+        talk = (Section.REQUESTS, Section.SAID, Section.STATED)
+        requests, said, stated = (newest[section] for section in talk)
         numbers, listed = sorted(self.digest.requests), self.items.get(Section.STATED, [])
-        known, texts_of = (
-            self.digest.stated.values(),
-            [self.digest.requests[each] for each in numbers],
-        )
+        texts_of = [self.digest.requests[number] for number in numbers]
+        known = self.digest.stated.values()
         # One more statement of a kind that there are many of says less than any other.
         common = self.digest.common_words()
         rare = [each for each in known if not each.of.stems <= common]
