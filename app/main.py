@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
@@ -65,6 +66,7 @@ MCP_MARGIN_SECONDS = 30.0
 def build() -> FastAPI:
     """Return the app for the settings of the environment; uvicorn calls this."""
     return_freed_memory()  # here as well: each of several processes begins with this function
+    sys.setswitchinterval(0.0005)  # of 5 ms: requests wait so long for a thread with long work
     settings = read_settings()
     if settings.database_url is None:
         raise SettingsError("CONTEXT_DATABASE_URL is not set; `context-service serve` sets it.")

@@ -132,8 +132,7 @@ class RewindService:
 
 def _repeated(to_seq: int, conversation: Conversation, active: Compaction | None) -> Rewound:
     """Return the answer where nothing leaves: that of the rewind that did this already, if any."""
-    is_rewind = active is not None and active.trigger == Trigger.REWIND
-    if active is None or not is_rewind or active.hidden_span.start != to_seq + 1:
+    if active is None or active.trigger != Trigger.REWIND or active.hidden_span.start != to_seq + 1:
         return Rewound(to_seq, 0, None)
     span = active.hidden_span
     before = conversation.state.window.unrewind(span).spans

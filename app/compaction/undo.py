@@ -252,12 +252,9 @@ class ReceiptService:
 
 
 async def _find(session: Repositories, conversation_id: str, compaction_id: str) -> Compaction:
-    is_id = UUID.fullmatch(compaction_id)
-    receipt = (
-        await session.contexts.find_compaction(conversation_id, compaction_id.lower())
-        if is_id
-        else None
-    )
+    receipt = None
+    if UUID.fullmatch(compaction_id):
+        receipt = await session.contexts.find_compaction(conversation_id, compaction_id.lower())
     if receipt is None:
         raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
     return receipt

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from app.common import json_text
@@ -140,7 +141,9 @@ async def index_all(database: Database, seconds: float = INDEX_AFTER_SECONDS) ->
 
 async def index(database: Database, conversation_id: str) -> None:
     """Index the messages of a conversation, each block in a transaction of its own."""
+    full = 0  # a block that ends before this seq, with messages after it, holds no more
     while True:
+        began = perf_counter()
         async with database.transaction() as opened:
             session = opened.session
             head_seq = await session.value(LOCK, conversation_id=conversation_id)
@@ -150,11 +153,12 @@ async def index(database: Database, conversation_id: str) -> None:
             if past > head_seq:
                 await session.run(SET_INDEXED, conversation_id=conversation_id, head_seq=head_seq)
                 return
-            start = first_seq if past < first_seq + BLOCK else past
+            start = past if past in (full, first_seq + BLOCK) else first_seq
             block = await _block(session, conversation_id, start)
-            if block.past <= past:  # it was full
-                block = await _block(session, conversation_id, past)
             await session.run(ADD, **block._asdict())
+        end = max(past, block.past)
+        full = end if end <= head_seq else 0
+        await asyncio.sleep(3 * (perf_counter() - began))  # requests are answered meanwhile
 
 
 async def later_blocks(

@@ -29,9 +29,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from heapq import nlargest
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from math import log
 from typing import Final
+from unicodedata import normalize
 
 from app.blobs.preview import RECALL
 from app.common import json_text
@@ -89,12 +90,13 @@ _MAX_MATCHES = 2_000  # matches among them
 
 def words_of(text: str) -> Iterator[str]:
     """Yield the words of a text in order, as written; runs of a spaceless script as one."""
+    return chain.from_iterable(_words_of_pieces(text))
+
+
+def _words_of_pieces(text: str) -> Iterator[list[str]]:
     for piece in _PIECES.findall(text):
-        if piece.isascii():
-            yield from _ASCII_WORD.findall(piece)
-        else:
-            plain = _INVISIBLE.sub("", unicodedata.normalize("NFKC", piece))
-            yield from _any_word().findall(plain)
+        plain = piece if piece.isascii() else _INVISIBLE.sub("", normalize("NFKC", piece))
+        yield (_ASCII_WORD if plain.isascii() else _any_word()).findall(plain)
 
 
 @cache
@@ -110,15 +112,15 @@ def normalised(word: str) -> str:
     """Return a word in normal form: without case and accents (rule 1)."""
     if word.isascii():
         return word.lower()
-    apart = unicodedata.normalize("NFD", word.casefold())
+    apart = normalize("NFD", word.casefold())
     plain = (each for each in apart if unicodedata.combining(each) in _NO_ACCENTS)
-    return unicodedata.normalize("NFC", "".join(plain))
+    return normalize("NFC", "".join(plain))
 
 
 def lexemes(text: str) -> tuple[str, ...]:
     """Return the different lexemes of a text in order of first occurrence."""
     unique: dict[str, None] = {}
-    for word in words_of(text):
+    for word in chain.from_iterable(map(dict.fromkeys, _words_of_pieces(text))):
         plain = word[:_WORD_CHARS]
         found = pairs_of(normalised(word)) if _is_spaceless(word) else _lexemes_of(plain)
         unique |= dict.fromkeys(found)
@@ -314,5 +316,5 @@ def _matches(text: str, terms: Iterable[str]) -> Iterator[tuple[int, str]]:
 @lru_cache(maxsize=4096)
 def _plain_character(character: str) -> str:
     """Return a character in normal form if that is one character: positions stay the same."""
-    folded = normalised(unicodedata.normalize("NFKC", character))
+    folded = normalised(normalize("NFKC", character))
     return folded if len(folded) == 1 else character
