@@ -15,12 +15,14 @@ MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai_responses": "gpt-5.4",
     "gemini": "gemini-2.5-pro",
+    "gemini_interactions": "gemini-2.5-pro",
 }
 ITEMS = {
     "openai_chat": "messages",
     "anthropic": "messages",
     "openai_responses": "input",
     "gemini": "contents",
+    "gemini_interactions": "input",
 }
 """Where a payload has its items."""
 PROVIDERS = tuple(MODELS)
@@ -127,12 +129,8 @@ class Chat:
 
     def look(self) -> None:
         """Read all that can be read about it."""
-        for path in (
-            "/state",
-            "/budget",
-            "/messages?limit=1000&content=view",
-            "/messages?query=error",
-        ):
+        whole, found = "/messages?limit=1000&content=view", "/messages?query=error"
+        for path in ("/state", "/budget", whole, found):
             self.send("GET", path)
         for receipt in self.compactions()[:2]:
             self.send("GET", f"/compactions/{receipt['compaction_id']}/messages", label="expand")

@@ -43,9 +43,9 @@ def grow(trace: Trace, strategy: str, window: int, recorder: Recorder, **leaves:
     chat = Chat.create(recorder, **settings(trace, policy=policy(window, strategy, **leaves)))
     for step, batch in enumerate(trace.batches()):
         chat.append(batch)
-        chat.delta(PROVIDERS[step % 4])
-        chat.build(PROVIDERS[step % 4])
-        chat.build(PROVIDERS[(step + 1) % 4])
+        chat.delta(PROVIDERS[step % len(PROVIDERS)])
+        chat.build(PROVIDERS[step % len(PROVIDERS)])
+        chat.build(PROVIDERS[(step + 1) % len(PROVIDERS)])
     chat.build_all()
     chat.look()
 
@@ -87,8 +87,8 @@ def tool_output(trace: Trace, recorder: Recorder) -> None:
         chat = Chat.create(recorder, view, **settings(trace, policy=policy(64_000, **leaves)))
         for step, batch in enumerate(trace.batches(6)):
             chat.append(batch)
-            chat.build(PROVIDERS[step % 4])
-            chat.build(PROVIDERS[(step + 1) % 4])
+            chat.build(PROVIDERS[step % len(PROVIDERS)])
+            chat.build(PROVIDERS[(step + 1) % len(PROVIDERS)])
         chat.build_all()
         refs = [stored["output_ref"]["id"] for stored in chat.appended if stored["output_ref"]]
         for ref in refs[:3]:
