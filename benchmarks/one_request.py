@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import re
 import time
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import orjson
 import uvloop
 
@@ -150,6 +152,8 @@ async def _measure(
         await settle(url)
         report(f"one_request: {steps} steps")
         await run([*lanes, *floors], CpuMeter(data_dir), steps)
+        report("one_request: waiting for the index of the search")
+        await _indexed(url)
     await settle(url)
     sent = sum(len(orjson.dumps(message)) for message in islice(conversation(seed=1), SIZE))
     stored = await bytes_on_disk(url)
@@ -159,6 +163,13 @@ async def _measure(
         f"On disk, indexes included, a message of {sent / SIZE / 1024:.2f} KiB takes {each[0]:.2f}"
         f" KiB in the service, {each[1]:.2f} in the floors, {each[2]:.2f} in the {Kind.PEER}."
     )
+
+
+async def _indexed(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    while await connection.fetchval("SELECT count(unindexed_at) FROM heads"):
+        await asyncio.sleep(1)
+    await connection.close()
 
 
 def counted(messages: Iterable[Message]) -> list[tuple[Message, int]]:
