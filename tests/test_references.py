@@ -44,8 +44,8 @@ OLD = re.compile(
     re.VERBOSE,
 )
 """Forms of references to documents that are not in the repository."""
-FOREIGN = re.compile(r"context_|histogram_|a?sync\w*_|autovacuum_|max_wal_size")
-"""Names of metrics, and of PostgreSQL, Prometheus and generated clients."""
+FOREIGN = re.compile(r"context_|histogram_|a?sync\w*_|autovacuum_|max_wal_size|litellm_|extra_")
+"""Names of metrics, and of PostgreSQL, Prometheus, LiteLLM, SDKs and generated clients."""
 
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:
