@@ -11,8 +11,8 @@ Each step is a function from a value to the next:
     record    the start of a new epoch
     answer    items to the provider's request: `build_answer.py`
 
-A step that changes the conversation, or finds it changed, returns `Changed`: then the build reads
-it again.
+A step that changes the conversation, or finds it changed, returns `Retry`: then the build begins
+again with the read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.common import json_text
 from app.common.errors import Conflict, NotFound, ValidationError
 from app.context.build_answer import RecordedBuild, respond, with_shown
 from app.context.choose_view import choose_view
-from app.context.epoch_reasons import EpochChoice, in_last_epoch
+from app.context.epoch_reasons import EpochChoice, with_changes_as_items
 from app.context.fit import Fitted, fit
 from app.context.overflow import (
     context_overflow,
@@ -42,9 +42,9 @@ from app.context.state import (
     BuildDependencies,
     BuildState,
     CachedPayload,
-    Changed,
     Overflow,
     PayloadCache,
+    Retry,
 )
 from app.conversations.epoch import BuildId, Epoch, payload_stream_of, requested_window
 from app.conversations.from_rows import epoch_start_from
@@ -63,9 +63,7 @@ MAX_FACTOR_DRIFT = 0.05
 MIN_UNSTORED_CHANGE = 64
 """A smaller change inside an epoch is not stored: a build seldom writes anything."""
 _Result = TypeVar("_Result")
-_Reduction = Callable[
-    [BuildDependencies, BuildState], Awaitable[CompactResult | Changed | Overflow]
-]
+_Reduction = Callable[[BuildDependencies, BuildState], Awaitable[CompactResult | Retry | Overflow]]
 
 
 class ContextService:
@@ -153,47 +151,47 @@ class ContextService:
         return await self._until_unchanged(self._build, attempt)
 
     async def _until_unchanged(
-        self, once: Callable[[Attempt], Awaitable[_Result | Changed | Overflow]], attempt: Attempt
+        self, once: Callable[[Attempt], Awaitable[_Result | Retry | Overflow]], attempt: Attempt
     ) -> _Result:
         """Repeat until the conversation stays as it was read; raise what does not fit."""
         for _ in range(_MAX_ROUNDS):
             result = await once(attempt)
             if isinstance(result, Overflow):
                 raise refusal(result)
-            if not isinstance(result, Changed):
+            if not isinstance(result, Retry):
                 return result
             attempt = replace(result.attempt, appended=None)
         raise Conflict("The conversation changes too fast to build on; try again")
 
-    async def _build(self, attempt: Attempt) -> dict[str, Any] | Changed | Overflow:
+    async def _build(self, attempt: Attempt) -> dict[str, Any] | Retry | Overflow:
         deps, state = self._deps, await _viewed(self._deps, attempt)
-        if isinstance(state, Changed):
+        if isinstance(state, Retry):
             return state
         fitted = await fit(deps, state)
         if not isinstance(fitted, Fitted):
             return fitted
         recorded = await _record(deps, fitted.state, fitted.epoch)
-        if isinstance(recorded, Changed):
+        if isinstance(recorded, Retry):
             return recorded
         body = await recorded.rendered.call(respond, deps.observer, recorded)
         return with_shown(recorded, body) if attempt.is_preview else body
 
     async def _reduce(
         self, reduce: _Reduction, attempt: Attempt
-    ) -> CompactResult | Changed | Overflow:
+    ) -> CompactResult | Retry | Overflow:
         state = await _viewed(self._deps, attempt)
-        return state if isinstance(state, Changed) else await reduce(self._deps, state)
+        return state if isinstance(state, Retry) else await reduce(self._deps, state)
 
 
-async def _viewed(deps: BuildDependencies, attempt: Attempt) -> BuildState | Changed:
+async def _viewed(deps: BuildDependencies, attempt: Attempt) -> BuildState | Retry:
     loaded = await load(deps, attempt)
-    return loaded if isinstance(loaded, Changed) else await choose_view(deps, loaded)
+    return loaded if isinstance(loaded, Retry) else await choose_view(deps, loaded)
 
 
 # --- read and settings ----------------------------------------------------------------------------
 
 
-async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Changed:
+async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Retry:
     """Read the conversation and resolve its settings; its active window is moved if it has to."""
     cached, build_input = await _read(deps, attempt)
     if build_input.conversation.is_outdated(deps.active.now()):
@@ -234,13 +232,13 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Change
         # Another strategy made the active summary.
         async with deps.database.session() as session:
             await session.contexts.hide_compaction(attempt.conversation_id, stored.view_version)
-        return Changed(attempt)
+        return Retry(attempt)
     removed = build_input.epoch.reasoning_removed if build_input.epoch is not None else 0
     floor = stored.head_seq if attempt.drops_reasoning else min(removed, stored.head_seq)
     state = BuildState(
         attempt, build_input, resolved, limits, last_epoch, cached, floor, attempt.degraded
     )
-    return await in_last_epoch(deps, state)
+    return await with_changes_as_items(deps, state)
 
 
 async def _read(
@@ -298,7 +296,7 @@ def _known_input(attempt: Attempt, cached: CachedPayload) -> BuildInput | None:
 
 async def _record(
     deps: BuildDependencies, state: BuildState, choice: EpochChoice
-) -> RecordedBuild | Changed:
+) -> RecordedBuild | Retry:
     """Write the epoch unless it is the last one; another build may have been first.
 
     Of a preview nothing is stored, and it has no id.
@@ -327,7 +325,7 @@ async def _record(
         async with deps.database.session() as session:
             version = await session.contexts.add_epoch(key, epoch, texts, unstored, before)
         if version is None:
-            return state.changed()
+            return state.retry()
         after = _input_after(state.input, epoch, version)
     rendered.epoch_id, rendered.start_json = epoch.epoch_id, epoch.start_json
     rendered.input = after

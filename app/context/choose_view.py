@@ -18,7 +18,7 @@ from app.compaction.planning import history_budget
 from app.compaction.reduction import REPEATED_CLEARED, RESULTS_CLEARED
 from app.compaction.shown_history import ShownHistory
 from app.compaction.strategies import STRATEGIES
-from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Changed
+from app.context.state import LONG_BYTES, BuildDependencies, BuildState, CachedPayload, Retry
 from app.conversations.epoch import EpochStart, PromptChange
 from app.conversations.from_rows import epoch_start_from
 from app.conversations.messages.row import LogRow
@@ -53,7 +53,7 @@ _THREAD_BYTES = 200_000
 """Rows with more text than this are rendered in a thread, off the event loop."""
 
 
-async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState | Changed:
+async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState | Retry:
     """Return the state to start from, rendered unless its history may be far too long."""
     stored, resolved, last_epoch = state.stored, state.resolved, state.last_epoch
     slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
@@ -115,13 +115,13 @@ async def _new_view(deps: BuildDependencies, state: BuildState, start: EpochStar
     return view_for_model(view, resolved.model or "", state.format)
 
 
-async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Changed:
+async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Retry:
     """Summarise what a provider's item stands for, where this payload cannot send it."""
     attempt = state.attempt
     degraded = await deps.compaction.summarise_behind_item(
         attempt.tenant_id, attempt.conversation_id, attempt.settings, state.stored.view_version
     )
-    return Changed(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
+    return Retry(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
 
 
 def _keeps_sliding_window(state: BuildState, start: EpochStart) -> bool:

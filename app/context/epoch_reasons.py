@@ -66,56 +66,76 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
     `notice_at`, so that it has no usage note; then the prefix of the last epoch fits again, with
     the reasoning.
     """
-    last_epoch = state.input.epoch
+    if (last_epoch := state.input.epoch) is None:
+        return _first_epoch(state)
     has_left = previous is not None and previous.leaves_prefix
     tools = previous.start.tools.agent_tools if previous is not None and has_left else ()
-    own_start = _new_start(state, tools)
-    if last_epoch is None:
-        reason: BreakReason | None = "model_changed" if state.input.other_streams else None
-        is_seen = (state.view.is_whole or _begins_with_item(state)) and not _has_foreign(state)
-        reasoning_after = 0 if is_seen else _reasoning_after(state)
-    else:
-        last_start = epoch_start_from(last_epoch.start_json)
-        last_view, kept_tools = last_start.view, tools or last_start.tools.agent_tools
-        new_start = _new_start(state, kept_tools)
-        reason = break_reason(state, last_epoch, last_start, new_start)
-        reason = reason and (state.attempt.break_reason or reason)
-        has_changes = bool(changes_from(last_epoch.changes))
-        if has_changes and state.continued is None:
-            has_same_tools = last_epoch.tools_hash == state.resolved.tools_hash
-            reason = reason or ("sections_changed" if has_same_tools else "tools_changed")
-        reasoning_after = last_view.reasoning_after
-        if not has_left and state.reasoning_floor <= reasoning_after:
-            if reason is None:
-                return EpochChoice(last_start, None, kept_tools)
-            start = _with_view(
-                new_start,
-                reasoning_after=reasoning_after,
-                reasoning_of=last_view.reasoning_of,
-                late_through=last_view.late_through,
-            )
-            same, window = last_view, state.view.window
-            if reason == REWOUND:
-                same = replace(same, window=window, spans=overlap(same.spans, window))
-            is_same = (start.view, start.tools) == (same, last_start.tools)
-            is_same = is_same and (not has_changes or state.continued is not None)
-            if is_same and reason in ("budget_changed", REWOUND):  # or later messages left
-                return EpochChoice(start, reason, kept_tools)
-        reason = reason or REASONING_DROPPED
-        item = state.view.sent_item
-        is_only_change = reason == PROVIDER_COMPACTED and own_start.tools == last_start.tools
-        is_only_change = is_only_change and not has_changes
-        if item is not None and is_only_change and _begins_with_item(state):
-            # The model made what follows its item with the item as its only history.
-            reasoning_after = max(reasoning_after, item.seq - 1)
-        else:
-            reasoning_after = max(reasoning_after, _reasoning_after(state))
+    last_start = epoch_start_from(last_epoch.start_json)
+    kept_tools = tools or last_start.tools.agent_tools
+    new_start = _new_start(state, kept_tools)
+    reason = break_reason(state, last_epoch, last_start, new_start)
+    reason = reason and (state.attempt.break_reason or reason)
+    if not has_left and state.reasoning_floor <= last_start.view.reasoning_after:
+        if reason is None:
+            return EpochChoice(last_start, None, kept_tools)
+        if (start := _with_same_prefix(state, last_start, new_start, reason)) is not None:
+            return EpochChoice(start, reason, kept_tools)
+    reason = reason or REASONING_DROPPED
+    start = _with_other_prefix(state, last_start, _new_start(state, tools), reason)
+    return EpochChoice(start, reason, tools, leaves_prefix=True)
+
+
+def _first_epoch(state: BuildState) -> EpochChoice:
+    """Return the first epoch of a payload stream."""
+    is_seen = (state.view.is_whole or _begins_with_item(state)) and not _has_foreign(state)
+    reason: BreakReason | None = "model_changed" if state.input.other_streams else None
+    after = 0 if is_seen else _reasoning_after(state)
+    return EpochChoice(_with_reasoning(state, _new_start(state, ()), after), reason, ())
+
+
+def _with_same_prefix(
+    state: BuildState, last_start: EpochStart, new_start: EpochStart, reason: BreakReason
+) -> EpochStart | None:
+    """Return the start of an epoch that begins with the bytes of the last one, None without any.
+
+    Only the budget is another one, or later messages left.
+    """
+    if reason not in ("budget_changed", REWOUND) or _loses_changes(state):
+        return None
+    last_view, window = last_start.view, state.view.window
     start = _with_view(
-        own_start,
-        reasoning_after=max(reasoning_after, state.reasoning_floor),
-        reasoning_of=state.resolved.accepted_reasoning(state.format),
+        new_start,
+        reasoning_after=last_view.reasoning_after,
+        reasoning_of=last_view.reasoning_of,
+        late_through=last_view.late_through,
     )
-    return EpochChoice(start, reason, tools, leaves_prefix=last_epoch is not None)
+    if reason == REWOUND:
+        last_view = replace(last_view, window=window, spans=overlap(last_view.spans, window))
+    is_same = (start.view, start.tools) == (last_view, last_start.tools)
+    return start if is_same else None
+
+
+def _with_other_prefix(
+    state: BuildState, last_start: EpochStart, start: EpochStart, reason: BreakReason
+) -> EpochStart:
+    """Return the start of an epoch without the reasoning that its other prefix invalidates."""
+    after, item = _reasoning_after(state), state.view.sent_item
+    is_only_change = reason == PROVIDER_COMPACTED and start.tools == last_start.tools
+    is_only_change = is_only_change and not _has_changes(state)
+    if item is not None and is_only_change and _begins_with_item(state):
+        # The model made what follows its item with the item as its only history.
+        after = item.seq - 1
+    return _with_reasoning(state, start, max(after, last_start.view.reasoning_after))
+
+
+def _has_changes(state: BuildState) -> bool:
+    """Whether the last epoch has changed sections or tools as items."""
+    return state.input.epoch is not None and bool(changes_from(state.input.epoch.changes))
+
+
+def _loses_changes(state: BuildState) -> bool:
+    """Whether the last epoch has such items, and the payload has not."""
+    return _has_changes(state) and state.continued is None
 
 
 def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
@@ -134,6 +154,15 @@ def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
 def _with_view(start: EpochStart, **changes: int | tuple[str, ...]) -> EpochStart:
     view: View = replace(start.view, **changes)  # type: ignore[arg-type]
     return replace(start, view=view)
+
+
+def _with_reasoning(state: BuildState, start: EpochStart, after: int) -> EpochStart:
+    """Return the start with the reasoning after this seq, if a payload with it fits."""
+    return _with_view(
+        start,
+        reasoning_after=max(after, state.reasoning_floor),
+        reasoning_of=state.resolved.accepted_reasoning(state.format),
+    )
 
 
 def _begins_with_item(state: BuildState) -> bool:
@@ -173,20 +202,19 @@ def _has_foreign(state: BuildState) -> bool:
 # --- changed sections and tools -------------------------------------------------------------------
 
 
-async def in_last_epoch(deps: BuildDependencies, state: BuildState) -> BuildState:
+async def with_changes_as_items(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Go on with the sections and tools of the last epoch, if their changes can be items of it."""
     epoch, present = state.last_epoch, state.resolved
-    if epoch is None or epoch is not state.input.epoch or state.attempt.folds:
+    if epoch is None or epoch is not state.input.epoch or state.attempt.starts_epoch:
         return state
     start, changes = epoch_start_from(epoch.start_json), changes_from(epoch.changes)
-    last = current_hashes(epoch)
+    last, conversation_id = current_hashes(epoch), state.attempt.conversation_id
     is_same = last == (present.sections_hash, present.tools_hash)
     if not is_current(state, start, state.stored.view_version) or (is_same and not changes):
         return state
-    hashes = (epoch.sections_hash, epoch.tools_hash, *last)
-    async with deps.database.session() as session:
-        texts = await session.contexts.texts(state.attempt.conversation_id, hashes)
     if not is_same:
+        async with deps.database.session() as session:
+            texts = await session.contexts.texts(conversation_id, last)
         old = prompt_from(texts[last[0]], texts[last[1]])
         change = planned_change(present, state.format, old, state.stored.head_seq)
         if change is None or start.tools.deferred:
@@ -196,7 +224,8 @@ async def in_last_epoch(deps: BuildDependencies, state: BuildState) -> BuildStat
         if len(changes) > MAX_CHANGES or tokens > MAX_SHARE * state.limits.effective_window:
             return state
         epoch = replace(epoch, changes=changes_json(changes))
-    resolved = deps.resolver.with_prompt_of(present, epoch, texts)
+    async with deps.database.session() as session:
+        resolved = await deps.resolver.with_prompt_of(session, conversation_id, present, epoch)
     return replace(state, resolved=resolved, continued=epoch)
 
 
@@ -265,7 +294,11 @@ def break_reason(
         return reason
     if last_start.tools != new_start.tools:
         return "tools_changed"
-    return "budget_changed" if last_start.factor != new_start.factor else None
+    if last_start.factor != new_start.factor:
+        return "budget_changed"
+    if not _loses_changes(state):
+        return None
+    return "sections_changed" if last_epoch.tools_hash == last_tools else "tools_changed"
 
 
 def _view_change(old: View, new: View, pins: tuple[int, ...]) -> BreakReason | None:

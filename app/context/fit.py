@@ -29,8 +29,8 @@ from app.context.state import (
     REASONING_DROPPED,
     BuildDependencies,
     BuildState,
-    Changed,
     Overflow,
+    Retry,
 )
 from app.conversations.due import exceeds_messages
 from app.conversations.partial_messages import (
@@ -67,21 +67,21 @@ class Fitted:
     epoch: EpochChoice
 
 
-async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed | Overflow:
+async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | Overflow:
     """Return a payload that fits.
 
     One with changed sections and tools as items begins an epoch instead, where these have no place,
     or it does not extend the last one.
     """
     fitted = await _fit(deps, state)
-    extends = state.continued is None or isinstance(fitted, Changed)
+    extends = state.continued is None or isinstance(fitted, Retry)
     if isinstance(fitted, Fitted) and fitted.state.rendered is not None:
         begins = fitted.epoch.break_reason and (fitted.epoch.leaves_prefix or state.adds_change)
         extends = extends or not (begins or fitted.state.rendered.assembler.misplaced)
-    return fitted if extends else Changed(replace(state.attempt, folds=True))
+    return fitted if extends else Retry(replace(state.attempt, starts_epoch=True))
 
 
-async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed | Overflow:
+async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | Overflow:
     """Return a payload that fits, as an epoch or a part of the last one.
 
     A rendered text may mention tools that the payload needs, or cost more than its estimate: then
@@ -111,7 +111,7 @@ async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Changed |
 
 async def _reduce_unrendered(
     deps: BuildDependencies, state: BuildState
-) -> BuildState | Changed | Overflow:
+) -> BuildState | Retry | Overflow:
     """Return a state that fits by the counts of its entries.
 
     Tool output over its budget is cleared in any case. A view that is too long is compacted where
@@ -119,11 +119,11 @@ async def _reduce_unrendered(
     """
     state = await _render_fitting(deps, state)
     if await _clear_tool_results(deps, state):
-        return state.changed()
+        return state.retry()
     if not state.fits and (shortened := await _shorten_oversized(deps, state)) is not None:
         state = await _render_fitting(deps, shortened)  # previews add the tools that they name
     compacted = await _compact(deps, state)
-    if isinstance(compacted, Changed) or compacted.fits:
+    if isinstance(compacted, Retry) or compacted.fits:
         return compacted
     return await _reduce(deps, compacted, 0, _has_reasoning(compacted))
 
@@ -190,7 +190,7 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
 
 async def _clear_repeated_results(
     deps: BuildDependencies, state: BuildState, epoch: EpochChoice
-) -> Changed | None:
+) -> Retry | None:
     """Clear repeated results where the prefix breaks anyway; None where nothing changed.
 
     It does not for a clearing that another payload stream made: two streams would break each
@@ -215,7 +215,7 @@ async def _clear_repeated_results(
     plan = CompactionPlan((ChainStep.CLEAR_TOOL_RESULTS,), 0, repeated_results=repeated)
     if not repeated or not await _clear(deps, state, plan):
         return None
-    return Changed(replace(state.attempt, break_reason=epoch.break_reason))
+    return Retry(replace(state.attempt, break_reason=epoch.break_reason))
 
 
 async def _clear(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> bool:
@@ -245,7 +245,7 @@ async def _find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> Bui
     return replace(state, entries=entries, excluded_seqs=excluded)
 
 
-async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | Changed:
+async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | Retry:
     """Compact once in a build, if it is due."""
     if not _is_compaction_due(state):
         return state
@@ -261,9 +261,9 @@ async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | C
     if isinstance(result, NoCompaction):
         return once.degrade("compaction_pending") if result is PENDING else once
     if result is None:  # the view changed meanwhile
-        return state.changed()
+        return state.retry()
     compacted = replace(once, attempt=replace(once.attempt, compaction=result))
-    return compacted.degrade(*result.degraded).changed()
+    return compacted.degrade(*result.degraded).retry()
 
 
 def _is_compaction_due(state: BuildState) -> bool:

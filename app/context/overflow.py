@@ -9,7 +9,7 @@ from app.compaction.planning import CompactionInput
 from app.compaction.reduction import view_after_overflow
 from app.context.choose_view import render_view
 from app.context.fit import input_of, shorten_messages
-from app.context.state import BuildDependencies, BuildState, Changed, Overflow
+from app.context.state import BuildDependencies, BuildState, Overflow, Retry
 from app.conversations.partial_messages import MIN_SHORTENED_TOKENS, cut_after, largest_text
 from app.conversations.receipt import CompactResult, unchanged
 from app.conversations.turns import Entry
@@ -43,7 +43,7 @@ def context_overflow(limits: Limits, usage: Usage) -> ContextOverflow:
 
 async def reduce_after_overflow(
     deps: BuildDependencies, state: BuildState
-) -> CompactResult | Changed | Overflow:
+) -> CompactResult | Retry | Overflow:
     """Reduce the payload that a provider refused as too long, without a model."""
     compaction_input = input_of(state)
     view = await _smaller_view(deps, state, compaction_input)
@@ -56,7 +56,7 @@ async def reduce_after_overflow(
     return await _apply(deps, state, compaction_input, view)
 
 
-async def leave_out_media(deps: BuildDependencies, state: BuildState) -> CompactResult | Changed:
+async def leave_out_media(deps: BuildDependencies, state: BuildState) -> CompactResult | Retry:
     """Leave out the oldest half of the media, of which a provider refused some.
 
     Raises ValidationError where no media are sent.
@@ -93,12 +93,12 @@ async def leave_out_reasoning(deps: BuildDependencies, state: BuildState) -> Com
 
 async def _apply(
     deps: BuildDependencies, state: BuildState, compaction_input: CompactionInput, view: View
-) -> CompactResult | Changed:
+) -> CompactResult | Retry:
     """Store a smaller view, unless the view changed meanwhile."""
     try:
         return await deps.compaction.apply_emergency_cut(compaction_input, view)
     except Conflict:
-        return state.changed()
+        return state.retry()
 
 
 async def _smaller_view(

@@ -195,7 +195,7 @@ class Attempt:
 
     A preview neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
     sent again. An epoch began for the `break_reason` before results were cleared for it. With
-    `folds` changed sections and tools become part of the prompt of a new epoch.
+    `starts_epoch` changed sections and tools are the prompt of a new epoch, not items of the last.
     """
 
     tenant_id: str
@@ -209,7 +209,7 @@ class Attempt:
     is_preview: bool = False
     drops_reasoning: bool = False
     break_reason: BreakReason | None = None
-    folds: bool = False
+    starts_epoch: bool = False
 
     @property
     def cache_key(self) -> tuple[str, ...]:
@@ -220,8 +220,8 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """The view, the pins or the epochs of the conversation changed: the build reads them again."""
+class Retry:
+    """What a step returns where the conversation changed: the attempt to begin with the read."""
 
     attempt: Attempt
 
@@ -284,10 +284,10 @@ class BuildState:
         added = tuple(dict.fromkeys((*self.degraded, *values)))
         return self if added == self.degraded else replace(self, degraded=added)
 
-    def changed(self) -> Changed:
-        """Return the attempt to go on with, because the conversation changed."""
+    def retry(self) -> Retry:
+        """Return what a step returns where the view, the pins or the epochs changed."""
         one_build = tuple(value for value in self.degraded if value in DEGRADED_ONE_BUILD)
-        return Changed(replace(self.attempt, degraded=one_build))
+        return Retry(replace(self.attempt, degraded=one_build))
 
     def with_rendered(self, rendered: CachedPayload) -> BuildState:
         """Show a rendered history as it is now."""

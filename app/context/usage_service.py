@@ -256,9 +256,7 @@ class UsageService:
             return None
         if not changes_from(epoch.changes):
             return resolved
-        hashes = epoch.sections_hash, epoch.tools_hash
-        texts = await session.contexts.texts(conversation_id, hashes)
-        return self._resolver.with_prompt_of(resolved, epoch, texts)
+        return await self._resolver.with_prompt_of(session, conversation_id, resolved, epoch)
 
     async def _new_report(
         self,

@@ -52,6 +52,7 @@ from app.prompt.sections import (
     section_from,
     static_sections,
 )
+from app.repositories import Repositories
 
 _INLINE_CHARS = 32_768
 """Larger settings are counted in a thread."""
@@ -179,11 +180,12 @@ class SettingsResolver:
             texts=texts,
         ).with_usual_deferral(FormatName(epoch.format))
 
-    def with_prompt_of(
-        self, resolved: ResolvedSettings, epoch: Epoch, texts: Mapping[str, str]
+    async def with_prompt_of(
+        self, session: Repositories, conversation_id: str, resolved: ResolvedSettings, epoch: Epoch
     ) -> ResolvedSettings:
-        """Return settings with the sections and tools of an epoch's start, cached."""
+        """Return settings with the sections and tools of an epoch's start."""
         hashes = epoch.sections_hash, epoch.tools_hash
+        texts = await session.contexts.texts(conversation_id, hashes)
         dynamic = tuple(item for item in resolved.sections if item.kind in DYNAMIC_KINDS)
         fields = _prompt_fields(*(texts[hash] for hash in hashes), dynamic, resolved.count)
         return replace(resolved, sections_hash=hashes[0], tools_hash=hashes[1], **fields)
