@@ -54,7 +54,7 @@ from app.conversations.receipt import (
     unchanged,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.stored_compactions import store_compaction
+from app.conversations.stored_compactions import announce, store_compaction
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import (
     RepeatedResult,
@@ -509,9 +509,9 @@ class CompactionService:
         async with self.database.transaction() as session:
             await session.conversations.get(run.source.tenant_id, conversation_id, lock=True)
             after = {"view_version": state.view_version, "resume_at_tokens": resume_at}
-            result = await store_compaction(session, conversation_id, receipt, cause, **after)
-            if result is None:
+            if not await store_compaction(session, conversation_id, receipt, cause, **after):
                 raise Conflict(_CHANGED)
+            result = await announce(session, conversation_id, receipt)
             if job_id is not None:
                 done, text = JobStatus.DONE, json_text.dumps(asdict(result))
                 if not await session.jobs.change(conversation_id, job_id, done, result=text):

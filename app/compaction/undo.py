@@ -25,8 +25,8 @@ from app.conversations.receipt import (
     Trigger,
 )
 from app.conversations.settings_resolver import SettingsResolver
+from app.conversations.stored_compactions import kept_by
 from app.conversations.view import SectionCount, Summary, overlap, spans_through
-from app.conversations.view_changes import kept_seqs, kept_with_pins
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
 
@@ -212,7 +212,7 @@ class ReceiptService:
         async with self._database.transaction() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             receipt = await _find(session, conversation_id, compaction_id)
-            state, parent, kept = conversation.state, None, tuple[int, ...]()
+            state, parent = conversation.state, None
             if state.compaction_id != receipt.compaction_id:
                 raise Conflict(
                     "Only the newest active compaction can be undone",
@@ -225,9 +225,7 @@ class ReceiptService:
                 state = conversation.state
             if receipt.parent_id is not None:
                 parent = await session.contexts.find_compaction(conversation_id, receipt.parent_id)
-            if parent is not None:
-                pinned = await session.log.pinned(conversation_id)
-                kept, _, _ = kept_with_pins(parent.view, kept_seqs(parent.view), pinned)
+            kept = await kept_by(session, conversation_id, parent)
             with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
             limits = (await self._resolver.of(conversation)).policy_limits
             applied = await session.contexts.show(

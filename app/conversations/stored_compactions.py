@@ -25,6 +25,7 @@ from app.conversations.view import Span, spans_through
 from app.conversations.view_changes import (
     base_view,
     kept_seqs,
+    kept_with_pins,
     provider_item,
     view_behind_item,
     with_view,
@@ -41,11 +42,11 @@ async def store_compaction(
     receipt: Compaction,
     cause: BreakReason,
     **after: int,
-) -> CompactResult | None:
-    """Store a receipt, show its view and announce it; None if the view was changed meanwhile.
+) -> bool:
+    """Store a receipt and show its view; return False if the view was changed meanwhile.
 
     `after` are the `view_version` that it replaces, and the `resume_at_tokens`. Call it in a
-    transaction that holds the lock of the conversation's head.
+    transaction that holds the lock of the conversation's state, and `announce` it there.
     """
     await session.contexts.add_compaction(conversation_id, receipt)
     visible = ViewState(
@@ -56,12 +57,26 @@ async def store_compaction(
         receipt.hidden_messages,
         kept_seqs(receipt.view),
     )
-    if not await session.contexts.show(conversation_id, visible, cause=cause, **after):
-        return None
+    return await session.contexts.show(conversation_id, visible, cause=cause, **after)
+
+
+async def kept_by(
+    session: Repositories, conversation_id: str, receipt: Compaction | None
+) -> tuple[int, ...]:
+    """Return the seqs that the view of a receipt keeps, with the pins that were set since."""
+    if receipt is None:
+        return ()
+    pinned = await session.log.pinned(conversation_id)
+    return kept_with_pins(receipt.view, kept_seqs(receipt.view), pinned)[0]
+
+
+async def announce(
+    session: Repositories, conversation_id: str, receipt: Compaction
+) -> CompactResult:
+    """Store the event of a compaction, and return its result."""
     result = result_of(receipt)
-    if receipt.trigger != Trigger.REWIND:  # which has an event of its own
-        data = {**asdict(result), "trigger": receipt.trigger}
-        await session.events.add(conversation_id, EventType.COMPACTED, **data)
+    data = {**asdict(result), "trigger": receipt.trigger}
+    await session.events.add(conversation_id, EventType.COMPACTED, **data)
     return result
 
 
@@ -72,8 +87,8 @@ async def store_view(
     after: Conversation,
     receipt: Compaction,
     cause: BreakReason,
-) -> Conversation:
-    """Store a receipt that needs no plan, and return the conversation that shows its view.
+) -> tuple[Conversation, Compaction]:
+    """Store a receipt that needs no plan; return the conversation that shows its view, and it.
 
     `after` is the conversation with the window and the kept seqs of that view. The receipt's
     `before_messages` are already counted. Call it as `store_compaction`.
@@ -89,7 +104,7 @@ async def store_view(
         after_tokens=await _payload_tokens(resolver, after),
         after_messages=after.state.shown_messages + len(visible.view.summary_texts()),
     )
-    stored = await store_compaction(
+    is_stored = await store_compaction(
         session,
         before.conversation_id,
         receipt,
@@ -97,8 +112,8 @@ async def store_view(
         view_version=before.state.view_version,
         resume_at_tokens=after.state.resume_at_tokens,
     )
-    assert stored is not None, "the conversation is locked, and the view shows every pin"
-    return after
+    assert is_stored, "the conversation is locked, and the view shows every pin"
+    return after, receipt
 
 
 @dataclass(eq=False, repr=False)
@@ -165,9 +180,11 @@ class ProviderCompactions:
             failures=0,
         )
         shown = replace(conversation, state=state)
-        return await store_view(
+        shown, receipt = await store_view(
             session, self._resolver, conversation, shown, receipt, PROVIDER_COMPACTED
         )
+        await announce(session, conversation_id, receipt)
+        return shown
 
 
 async def _payload_tokens(resolver: SettingsResolver, conversation: Conversation) -> int:
