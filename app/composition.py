@@ -16,13 +16,13 @@ from uuid_utils import uuid7
 from app.blobs.byte_store import BlobStore, ObjectStore
 from app.common.concurrency import Slots
 from app.common.errors import ServiceUnavailable
+from app.compaction.receipts import ReceiptService
 from app.compaction.rewind import RewindService
 from app.compaction.service import CompactionService
 from app.compaction.summaries.model_calls import SummariserSettings
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.compaction.summaries.summariser import Summariser
-from app.compaction.undo import ReceiptService
 from app.context.agent_tool_calls import ToolCallService
 from app.context.build import ContextService
 from app.context.build_answer import BuildReplayService

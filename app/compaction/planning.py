@@ -23,9 +23,9 @@ from app.compaction.strategies import STRATEGIES, Strategy
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.receipt import (
     ChainStep,
-    Compaction,
     CompactionPlan,
     NoCompaction,
+    Receipt,
     SlidingCut,
     Trigger,
 )
@@ -78,7 +78,7 @@ class CompactionInput:
     resolved: ResolvedSettings
     view: View
     entries: tuple[Entry, ...]
-    active: Compaction | None = None
+    active: Receipt | None = None
     _shown: dict[View, list[Entry]] = field(init=False, default_factory=dict, compare=False)
 
     @property

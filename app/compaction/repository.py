@@ -7,8 +7,8 @@ from dataclasses import asdict
 from app.common import json_text
 from app.common.pages import UNBOUNDED, Bound, Page
 from app.conversations.conversation import BreakReason
-from app.conversations.from_rows import compaction_from, summaries_from
-from app.conversations.receipt import FACTS, PROVIDER_ITEM_SUMMARY, Compaction, ViewState
+from app.conversations.from_rows import receipt_from, summaries_from
+from app.conversations.receipt import FACTS, PROVIDER_ITEM_SUMMARY, Receipt, ViewState
 from app.conversations.view import Summary
 from app.database.connections import Repository, Statement
 from app.database.sql import assigned, bounded, equal, fields_of, insert, lengths, limits, page_of
@@ -16,7 +16,7 @@ from app.database.tables import TABLES
 
 _OWN, _THIS = equal("conversation_id"), equal("conversation_id", "compaction_id")
 _TEXTS = ("summary", "view", "made", "receipt")
-ADD_COMPACTION = Statement(
+ADD_RECEIPT = Statement(
     insert("compactions", *TABLES["compactions"].without("undone_at", "created_at"))
 )
 ADD_SUMMARY = Statement(f"UPDATE compactions SET {assigned(*_TEXTS)} WHERE {_THIS}")
@@ -51,7 +51,7 @@ SHOW_VIEW = Statement(
         """
 )
 
-HIDE_COMPACTION = Statement(
+SHOW_WHOLE_LOG = Statement(
     f"""
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
@@ -65,7 +65,7 @@ HIDE_COMPACTION = Statement(
 
 SUSPEND_COMPACTION = Statement(f"UPDATE heads SET resume_at = :resume_at WHERE {_OWN}")
 MARK_UNDONE = Statement(f"UPDATE compactions SET undone_at = now() WHERE {_THIS}")
-FIND_COMPACTION = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
+FIND_RECEIPT = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
 
 NEWEST_SUMMARIES = Statement(
     """
@@ -77,7 +77,7 @@ NEWEST_SUMMARIES = Statement(
         """
 )
 
-LIST_COMPACTIONS = Statement(
+LIST_RECEIPTS = Statement(
     bounded(
         """
             SELECT * FROM compactions
@@ -92,24 +92,24 @@ LIST_COMPACTIONS = Statement(
 )
 
 
-class CompactionQueries(Repository):
-    """The queries of a ContextRepository about compactions."""
+class ReceiptQueries(Repository):
+    """The queries of a ContextRepository about receipts, and the view of a conversation."""
 
-    async def add_compaction(self, conversation_id: str, compaction: Compaction) -> None:
+    async def add_receipt(self, conversation_id: str, receipt: Receipt) -> None:
         """Store a receipt."""
         await self._session.run(
-            ADD_COMPACTION,
+            ADD_RECEIPT,
             conversation_id=conversation_id,
-            compaction_id=compaction.compaction_id,
-            parent_id=compaction.parent_id,
-            trigger=compaction.trigger,
-            policy_strategy=compaction.policy_strategy,
-            span_start=compaction.hidden_span.start,
-            span_end=compaction.hidden_span.end,
-            **_texts(compaction),
+            compaction_id=receipt.compaction_id,
+            parent_id=receipt.parent_id,
+            trigger=receipt.trigger,
+            policy_strategy=receipt.policy_strategy,
+            span_start=receipt.hidden_span.start,
+            span_end=receipt.hidden_span.end,
+            **_texts(receipt),
         )
 
-    async def add_summary(self, conversation_id: str, receipt: Compaction) -> None:
+    async def add_summary(self, conversation_id: str, receipt: Receipt) -> None:
         """Store the summaries of a receipt whose provider's item had none, and what they cost."""
         await self._session.run(
             ADD_SUMMARY,
@@ -129,7 +129,7 @@ class CompactionQueries(Repository):
     ) -> bool:
         """Change the view if it has this version and hides no new pin; False otherwise.
 
-        Call it in a transaction that holds the lock of the conversation's head.
+        Call it in a transaction that holds the lock of the conversation's state.
         """
         view, hidden = visible.view, visible.view.hidden
         values = fields_of(visible) | {
@@ -148,10 +148,10 @@ class CompactionQueries(Repository):
         changed = await self._session.run(SHOW_VIEW, **values)
         return changed == 1
 
-    async def hide_compaction(self, conversation_id: str, view_version: int) -> None:
+    async def show_whole_log(self, conversation_id: str, view_version: int) -> None:
         """Show the whole log again, if the view has this version."""
         await self._session.run(
-            HIDE_COMPACTION, conversation_id=conversation_id, view_version=view_version
+            SHOW_WHOLE_LOG, conversation_id=conversation_id, view_version=view_version
         )
 
     async def suspend_compaction(self, conversation_id: str, resume_at_tokens: int) -> None:
@@ -166,25 +166,23 @@ class CompactionQueries(Repository):
             MARK_UNDONE, conversation_id=conversation_id, compaction_id=compaction_id
         )
 
-    async def compactions(
+    async def receipts(
         self, conversation_id: str, limit: int, before: str | None, bound: Bound = UNBOUNDED
-    ) -> Page[Compaction]:
+    ) -> Page[Receipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         rows = await self._session.all(
-            LIST_COMPACTIONS, conversation_id=conversation_id, before=before, **limits(limit, bound)
+            LIST_RECEIPTS, conversation_id=conversation_id, before=before, **limits(limit, bound)
         )
-        return page_of(rows, compaction_from)
+        return page_of(rows, receipt_from)
 
-    async def find_compaction(
-        self, conversation_id: str, compaction_id: str | None
-    ) -> Compaction | None:
+    async def find_receipt(self, conversation_id: str, compaction_id: str | None) -> Receipt | None:
         """Return a receipt, or None."""
         if compaction_id is None:
             return None
         row = await self._session.first(
-            FIND_COMPACTION, conversation_id=conversation_id, compaction_id=compaction_id
+            FIND_RECEIPT, conversation_id=conversation_id, compaction_id=compaction_id
         )
-        return compaction_from(row) if row is not None else None
+        return receipt_from(row) if row is not None else None
 
     async def newest_summaries(self, conversation_id: str, through: str) -> list[Summary]:
         """Return what the newest compaction made that made summaries, up to this receipt."""
@@ -194,12 +192,12 @@ class CompactionQueries(Repository):
         return list(summaries_from(row["made"])) if row is not None else []
 
 
-def _texts(compaction: Compaction) -> dict[str, str]:
+def _texts(receipt: Receipt) -> dict[str, str]:
     # Redactions find receipts by the summary: one without it has this stand-in.
-    stand_in = PROVIDER_ITEM_SUMMARY if compaction.view.provider_item is not None else ""
+    stand_in = PROVIDER_ITEM_SUMMARY if receipt.view.provider_item is not None else ""
     return {
-        "summary": compaction.summary or stand_in,
-        "view": compaction.view.as_json(),
-        "made": json_text.dumps([asdict(summary) for summary in compaction.made]),
-        "receipt": json_text.dumps({name: getattr(compaction, name) for name in FACTS}),
+        "summary": receipt.summary or stand_in,
+        "view": receipt.view.as_json(),
+        "made": json_text.dumps([asdict(summary) for summary in receipt.made]),
+        "receipt": json_text.dumps({name: getattr(receipt, name) for name in FACTS}),
     }

@@ -21,9 +21,9 @@ from app.common.errors import Conflict, ValidationError
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
 from app.conversations.moving_window import ActiveWindows
-from app.conversations.receipt import Compaction, Trigger
+from app.conversations.receipt import Receipt, Trigger
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.stored_compactions import kept_by, store_view
+from app.conversations.stored_receipts import kept_by, store_view
 from app.conversations.view import Span, count_in, overlap
 from app.conversations.view_changes import base_view, covers_only
 from app.repositories import Database, Repositories
@@ -84,10 +84,9 @@ class RewindService:
 
     async def _active_receipt(
         self, session: Repositories, conversation: Conversation
-    ) -> Compaction | None:
-        receipt = await session.contexts.find_compaction(
-            conversation.conversation_id, conversation.state.compaction_id
-        )
+    ) -> Receipt | None:
+        key, active_id = conversation.conversation_id, conversation.state.compaction_id
+        receipt = await session.contexts.find_receipt(key, active_id)
         strategy = self._resolver.policy_of(conversation).strategy
         return receipt if receipt is not None and receipt.is_shown_with(strategy) else None
 
@@ -95,14 +94,14 @@ class RewindService:
         self,
         session: Repositories,
         before: Conversation,
-        active: Compaction | None,
+        active: Receipt | None,
         leaving: Span,
         count: int,
     ) -> Rewound:
         key, to_seq = before.conversation_id, leaving.start - 1
         shown = active
         while shown is not None and not covers_only(shown.view, to_seq):
-            shown = await session.contexts.find_compaction(key, shown.parent_id)
+            shown = await session.contexts.find_receipt(key, shown.parent_id)
         conversation = await self._active.rewind(session, before, leaving)
         state, policy = conversation.state, self._resolver.policy_of(conversation)
         kept = state.kept_seqs if shown is active else await kept_by(session, key, shown)
@@ -110,7 +109,7 @@ class RewindService:
         conversation = replace(conversation, state=replace(state, kept_seqs=kept))
         view = base_view(conversation.state, shown.view if shown is not None else None, policy)
         left = base_view(before.state, active.view if active is not None else None, policy)
-        receipt = Compaction(
+        receipt = Receipt(
             compaction_id=self._new_id(),
             parent_id=active.compaction_id if active is not None else None,
             trigger=Trigger.REWIND,
@@ -127,7 +126,7 @@ class RewindService:
         return done
 
 
-def _repeated(to_seq: int, conversation: Conversation, active: Compaction | None) -> Rewound:
+def _repeated(to_seq: int, conversation: Conversation, active: Receipt | None) -> Rewound:
     """Return the answer where nothing leaves: that of the rewind that did this already, if any."""
     if active is None or active.trigger != Trigger.REWIND or active.hidden_span.start != to_seq + 1:
         return Rewound(to_seq, 0, None)

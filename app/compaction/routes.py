@@ -11,10 +11,10 @@ from pydantic import Field
 
 from app.common import json_text
 from app.common.errors import Conflict, ContextLimitUnknown, NotFound, ValidationError
+from app.compaction.receipts import ShownReceipt
 from app.compaction.rewind import Rewound
 from app.compaction.run import CompactionRequest
 from app.compaction.strategies import STRATEGIES
-from app.compaction.undo import Receipt
 from app.conversations.messages.routes import MessagePage, transcript
 from app.conversations.receipt import CompactResult
 from app.http import cursors, errors
@@ -51,7 +51,7 @@ CompactionPath = Annotated[
 ]
 
 
-class ReceiptPage(cursors.Page[Receipt]):
+class ReceiptPage(cursors.Page[ShownReceipt]):
     """Receipts of a conversation, the newest first."""
 
 
@@ -155,7 +155,7 @@ async def list_compactions(
 @router.get(f"{_PATH}/compactions/{{compaction_id}}", summary="Read a receipt", tags=_TAGS)
 async def get_compaction(
     request: Request, conversation_id: ConversationPath, compaction_id: CompactionPath
-) -> Receipt:
+) -> ShownReceipt:
     """Return one receipt: what was hidden, what stands for it, and what it cost."""
     return await services(request).receipts.get(tenant_of(request), conversation_id, compaction_id)
 
@@ -197,7 +197,7 @@ async def undo_compaction(
     conversation_id: ConversationPath,
     compaction_id: CompactionPath,
     body: NoFields | None = None,
-) -> Receipt:
+) -> ShownReceipt:
     """Show again what was shown before the newest active compaction, byte for byte.
 
     Another one is `409`. The conversation is not compacted automatically until the log has grown

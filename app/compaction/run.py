@@ -32,7 +32,7 @@ from app.compaction.summaries.summariser import Summariser, read_user_messages, 
 from app.compaction.summaries.summary_text import Closing
 from app.compaction.summaries.writing import SummaryScope, merged_unlisted, without_replaced
 from app.conversations.due import exceeds_messages
-from app.conversations.receipt import Compaction, CompactionPlan, NoCompaction, Trigger
+from app.conversations.receipt import CompactionPlan, NoCompaction, Receipt, Trigger
 from app.conversations.view import ENDLESS, Span, Summary, View, overlap, spans_through, union
 from app.conversations.view_changes import (
     NO_PROVIDER_COMPACTION,
@@ -359,7 +359,7 @@ class CompactionRun:
 
     # --- the receipt ----------------------------------------------------------------------
 
-    def receipt(self, executed: Executed, compaction_id: str, now_ms: float) -> Compaction:
+    def receipt(self, executed: Executed, compaction_id: str, now_ms: float) -> Receipt:
         """Return the receipt of a plan that was carried out."""
         source, view, calls, plan = self.source, executed.view, self.calls, executed.plan
         state, resolved, shown = source.state, source.resolved, source.shown_in(executed.view)
@@ -368,7 +368,7 @@ class CompactionRun:
             degraded.append(SUMMARISER_UNAVAILABLE)
         if self.strategy is StrategyName.PROVIDER and self.trigger is Trigger.PROACTIVE:
             degraded.append(NO_PROVIDER_COMPACTION)  # [strategy.provider]
-        return Compaction(
+        return Receipt(
             compaction_id=compaction_id,
             parent_id=state.compaction_id,
             trigger=self.trigger,

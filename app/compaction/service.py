@@ -44,17 +44,17 @@ from app.conversations.pressure import is_due_as_reported
 from app.conversations.receipt import (
     PENDING,
     UNOBSERVED,
-    Compaction,
     CompactionPlan,
     CompactResult,
     NoCompaction,
     Observer,
+    Receipt,
     Trigger,
     result_of,
     unchanged,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.stored_compactions import announce, store_compaction
+from app.conversations.stored_receipts import announce, store_receipt
 from app.conversations.turns import OPEN_CALLS_SHARE, Entry, open_call_seqs, with_pins
 from app.conversations.view import (
     RepeatedResult,
@@ -376,9 +376,9 @@ class CompactionService:
         async with self.database.session() as session:
             resolved = await self.resolver.of(conversation, settings)
             state, policy = conversation.state, resolved.policy
-            active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+            active = await session.contexts.find_receipt(conversation_id, state.compaction_id)
             if active is not None and not active.is_shown_with(policy.strategy):
-                await session.contexts.hide_compaction(conversation_id, state.view_version)
+                await session.contexts.show_whole_log(conversation_id, state.view_version)
                 conversation = replace(conversation, state=without_compaction(state))
                 state, active = conversation.state, None
             view = base_view(state, active.view if active else None, policy)
@@ -436,7 +436,7 @@ class CompactionService:
         own = self.database, self.summariser
         return CompactionRun(*own, source, trigger, request, calls, self.now_ms())
 
-    def _receipt(self, run: CompactionRun, executed: Executed) -> Compaction:
+    def _receipt(self, run: CompactionRun, executed: Executed) -> Receipt:
         return run.receipt(executed, self.new_id(), self.now_ms())
 
     async def _observed(
@@ -494,7 +494,7 @@ class CompactionService:
         return json_text.dumps(told)
 
     async def _store(
-        self, run: CompactionRun, receipt: Compaction, job_id: str | None = None
+        self, run: CompactionRun, receipt: Receipt, job_id: str | None = None
     ) -> CompactResult:
         """Store a receipt and show its view.
 
@@ -509,7 +509,7 @@ class CompactionService:
         async with self.database.transaction() as session:
             await session.conversations.get(run.source.tenant_id, conversation_id, lock=True)
             after = {"view_version": state.view_version, "resume_at_tokens": resume_at}
-            if not await store_compaction(session, conversation_id, receipt, cause, **after):
+            if not await store_receipt(session, conversation_id, receipt, cause, **after):
                 raise Conflict(_CHANGED)
             result = await announce(session, conversation_id, receipt)
             if job_id is not None:
@@ -578,7 +578,7 @@ def _nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) 
     return replace(result, strategies_run=steps)
 
 
-def _resume_at_tokens(run: CompactionRun, receipt: Compaction) -> int:
+def _resume_at_tokens(run: CompactionRun, receipt: Receipt) -> int:
     """Return how many tokens the log needs before it is compacted automatically again.
 
     The messages that have to stay can be more than `max_messages`: then no compaction helps.

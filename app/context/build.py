@@ -231,7 +231,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Retry:
     if not attempt.is_preview and not is_shown_with(made_by, strategy):
         # Another strategy made the active summary.
         async with deps.database.session() as session:
-            await session.contexts.hide_compaction(attempt.conversation_id, stored.view_version)
+            await session.contexts.show_whole_log(attempt.conversation_id, stored.view_version)
         return Retry(attempt)
     removed = build_input.epoch.reasoning_removed if build_input.epoch is not None else 0
     floor = stored.head_seq if attempt.drops_reasoning else min(removed, stored.head_seq)
@@ -303,7 +303,7 @@ async def _record(
     """
     rendered, items, attempt = state.rendered, state.items, state.attempt
     assert rendered is not None and items is not None
-    last_epoch = state.input.epoch
+    last_epoch, key = state.input.epoch, state.conversation_id
     is_new = last_epoch is None or choice.break_reason is not None
     epoch = _new_epoch(deps, state, choice) if is_new or last_epoch is None else last_epoch
     through_seq = max(items.rendered_through, state.stored.head_seq)
@@ -314,8 +314,7 @@ async def _record(
         return build
     after: BuildInput | None = replace(state.input, view=None, rows=[])
     if is_new or state.adds_change:
-        key, texts = attempt.conversation_id, dict(state.resolved.texts)
-        before, unstored = None, None
+        texts, before, unstored = dict(state.resolved.texts), None, None
         if is_new:
             if state.texts_before_history:
                 texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
@@ -336,16 +335,14 @@ async def _record(
         tail_hash = digest(body)
         if rendered.tail_hash != tail_hash:  # a text is stored once
             async with deps.database.session() as session:
-                await session.contexts.add_text(attempt.conversation_id, tail_hash, body)
+                await session.contexts.add_text(key, tail_hash, body)
             rendered.tail_hash = tail_hash
     if (
         not is_new
         and (tokens := await _unstored_tokens(deps, state, MIN_UNSTORED_CHANGE)) is not None
     ):
         async with deps.database.session() as session:
-            await session.contexts.set_unstored_tokens(
-                attempt.conversation_id, state.stored.view_version, tokens
-            )
+            await session.contexts.set_unstored_tokens(key, state.stored.view_version, tokens)
     behind = sum(change.after == through_seq for change in state.changes)
     build_id = BuildId(epoch.epoch_id, through_seq, tail_hash, behind)
     return replace(build, build_id=str(build_id))

@@ -102,9 +102,8 @@ async def _new_view(deps: BuildDependencies, state: BuildState, start: EpochStar
     if active is None and stored.compaction_id is not None:
         # The first read leaves it out for a cached epoch.
         async with deps.database.session() as session:
-            receipt = await session.contexts.find_compaction(
-                state.attempt.conversation_id, stored.compaction_id
-            )
+            key, active_id = state.conversation_id, stored.compaction_id
+            receipt = await session.contexts.find_receipt(key, active_id)
         active = receipt.view if receipt is not None else None
     view = replace(
         base_view(stored, active, resolved.policy),
@@ -152,7 +151,7 @@ async def _choose_tools(
     if deferred:
         try:
             async with deps.database.session() as session:
-                last_used = await session.log.last_used(state.attempt.conversation_id)
+                last_used = await session.log.last_used(state.conversation_id)
             deferred = resolved.deferral(format, last_used, promoted)
         except ServiceUnavailable:
             state = state.degrade("tool_deferral")
@@ -204,9 +203,7 @@ async def _read_entries(deps: BuildDependencies, state: BuildState, view: View) 
     entries: list[Entry] = []
     async with deps.database.session() as session:
         for span in spans_through(view.spans, state.stored.head_seq):
-            entries += await session.log.entries(
-                state.attempt.conversation_id, span.start, span.end
-            )
+            entries += await session.log.entries(state.conversation_id, span.start, span.end)
     return entries
 
 
@@ -284,9 +281,8 @@ def _renders_alike(rendered: CachedPayload, view: View) -> bool:
 async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Read the messages of the view and render them."""
     async with deps.database.session() as session:
-        rows = await read_rows(
-            session, state.attempt.conversation_id, state.format, state.view, state.stored.head_seq
-        )
+        key, head_seq = state.conversation_id, state.stored.head_seq
+        rows = await read_rows(session, key, state.format, state.view, head_seq)
     assembler = new_assembler(state.format, state.view, state.resolved, state.tools, state.opening)
     assembler.changes = state.changes
     async with deps.place_for(rows):

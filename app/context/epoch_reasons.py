@@ -208,13 +208,13 @@ async def with_changes_as_items(deps: BuildDependencies, state: BuildState) -> B
     if epoch is None or epoch is not state.input.epoch or state.attempt.starts_epoch:
         return state
     start, changes = epoch_start_from(epoch.start_json), changes_from(epoch.changes)
-    last, conversation_id = current_hashes(epoch), state.attempt.conversation_id
+    last, key = current_hashes(epoch), state.conversation_id
     is_same = last == (present.sections_hash, present.tools_hash)
     if not is_current(state, start, state.stored.view_version) or (is_same and not changes):
         return state
     if not is_same:
         async with deps.database.session() as session:
-            texts = await session.contexts.texts(conversation_id, last)
+            texts = await session.contexts.texts(key, last)
         old = prompt_from(texts[last[0]], texts[last[1]])
         change = planned_change(present, state.format, old, state.stored.head_seq)
         if change is None or start.tools.deferred:
@@ -225,7 +225,7 @@ async def with_changes_as_items(deps: BuildDependencies, state: BuildState) -> B
             return state
         epoch = replace(epoch, changes=changes_json(changes))
     async with deps.database.session() as session:
-        resolved = await deps.resolver.with_prompt_of(session, conversation_id, present, epoch)
+        resolved = await deps.resolver.with_prompt_of(session, key, present, epoch)
     return replace(state, resolved=resolved, continued=epoch)
 
 

@@ -208,10 +208,8 @@ async def _clear_repeated_results(
     state = await _find_excluded_seqs(deps, state)
     shown = _shown(state)
     async with deps.database.session() as session:
-        cid, spans = state.attempt.conversation_id, state.view.spans
-        repeated = await find_repeated(
-            session, cid, shown, spans_through(spans, state.stored.head_seq)
-        )
+        spans = spans_through(state.view.spans, state.stored.head_seq)
+        repeated = await find_repeated(session, state.conversation_id, shown, spans)
     plan = CompactionPlan((ChainStep.CLEAR_TOOL_RESULTS,), 0, repeated_results=repeated)
     if not repeated or not await _clear(deps, state, plan):
         return None
@@ -220,14 +218,13 @@ async def _clear_repeated_results(
 
 async def _clear(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> bool:
     """Carry out a clearing; return whether that, or something else, changed the conversation."""
-    resolved, attempt = state.resolved, state.attempt
-    view, stored = replace(state.view, media_cut=None), state.stored
-    if resolved.policy.strategy is StrategyName.SLIDING_WINDOW:  # the spans are of one payload
+    policy, stored = state.resolved.policy, state.stored
+    view = replace(state.view, media_cut=None)
+    if policy.strategy is StrategyName.SLIDING_WINDOW:  # the spans are of one payload
         async with deps.database.session() as session:
-            active = await session.contexts.find_compaction(
-                attempt.conversation_id, stored.compaction_id
-            )
-        base = base_view(stored, active.view if active else None, resolved.policy)
+            key, active_id = state.conversation_id, stored.compaction_id
+            active = await session.contexts.find_receipt(key, active_id)
+        base = base_view(stored, active.view if active else None, policy)
         view = replace(view, spans=base.spans)
     return await deps.compaction.clear_tool_results(replace(input_of(state), view=view), plan)
 
@@ -240,8 +237,8 @@ async def _find_excluded_seqs(deps: BuildDependencies, state: BuildState) -> Bui
     entries = list(state.entries)  # a copy: the cached ones may grow
     async with deps.database.session() as session:
         spans = spans_through(state.view.spans, state.stored.head_seq)
-        cid = state.attempt.conversation_id
-        excluded = await excluded_seqs(session, cid, entries, state.view, spans, tools)
+        key, view = state.conversation_id, state.view
+        excluded = await excluded_seqs(session, key, entries, view, spans, tools)
     return replace(state, entries=entries, excluded_seqs=excluded)
 
 
@@ -453,7 +450,7 @@ async def shorten_messages(
 ) -> list[ShortenedMessage]:
     """Return the messages shortened to these tokens, without those that cannot be shortened."""
     return await deps.compaction.shorten(
-        state.attempt.conversation_id,
+        state.conversation_id,
         state.resolved,
         max_tokens_by_seq,
         as_chat=PROVIDERS[state.format].is_stored,

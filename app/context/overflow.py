@@ -84,7 +84,7 @@ async def leave_out_reasoning(deps: BuildDependencies, state: BuildState) -> Com
         if state.view.sent_item is None:
             raise ValidationError.at("/error", "No reasoning is sent that could be left out")
         async with deps.database.session() as session:
-            await session.contexts.hide_compaction(
+            await session.contexts.show_whole_log(
                 conversation.conversation_id, conversation.state.view_version
             )
     messages = conversation.state.shown_messages

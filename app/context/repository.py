@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.common.errors import NotFound
-from app.compaction.repository import CompactionQueries
+from app.compaction.repository import ReceiptQueries
 from app.conversations.conversation import Conversation
 from app.conversations.epoch import Epoch, requested_window
 from app.conversations.from_rows import (
@@ -242,7 +242,7 @@ class BuildInput:
     rows: list[LogRow]
 
 
-class ContextRepository(CompactionQueries):
+class ContextRepository(ReceiptQueries):
     """Queries about builds, epochs and compactions of one conversation."""
 
     async def read_build_input(

@@ -273,6 +273,11 @@ class BuildState:
         return self.attempt.settings.format
 
     @property
+    def conversation_id(self) -> str:
+        """The conversation of the payload."""
+        return self.attempt.conversation_id
+
+    @property
     def stored(self) -> ConversationState:
         """The state of the conversation."""
         return self.input.conversation.state

@@ -22,7 +22,7 @@ from app.conversations.conversation import (
 )
 from app.conversations.epoch import Epoch, EpochStart, PromptChange
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
-from app.conversations.receipt import Compaction
+from app.conversations.receipt import Receipt
 from app.conversations.turns import Entry, entry
 from app.conversations.view import Span, Summary, View, spans_beside, window_from
 from app.database.sql import read
@@ -279,7 +279,7 @@ def current_hashes(epoch: Epoch) -> tuple[str, str]:
     return last.sections_hash, last.tools_hash
 
 
-def compaction_from(row: Any) -> Compaction:
+def receipt_from(row: Any) -> Receipt:
     """Return a receipt; one that a redaction has emptied has no view."""
     span = Span(row["span_start"], row["span_end"])
     if row["view"]:
@@ -287,4 +287,4 @@ def compaction_from(row: Any) -> Compaction:
     else:
         view = View(spans=spans_beside(span), summaries=(Summary(span, row["summary"]),))
     facts = {**row, **json_text.loads(row["receipt"])}
-    return read(Compaction, facts, hidden_span=span, view=view, made=summaries_from(row["made"]))
+    return read(Receipt, facts, hidden_span=span, view=view, made=summaries_from(row["made"]))

@@ -17,7 +17,7 @@ from app.blobs.stored_output import stored_output_from
 from app.common import json_text
 from app.conversations.conversation import BreakReason, Conversation, ConversationState
 from app.conversations.messages.repository import MESSAGE_TIME, seq_search
-from app.conversations.receipt import Compaction, ViewState
+from app.conversations.receipt import Receipt, ViewState
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import Entry
 from app.conversations.view import (
@@ -265,7 +265,7 @@ class ActiveWindows:
             window_seconds=conversation.rolling_window_seconds,
             oldest_at=oldest_at,
         )
-        active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        active = await session.contexts.find_receipt(conversation_id, state.compaction_id)
         conversation = replace(conversation, state=moved)
         view_state = await view_state_of(session, self._resolver, conversation, active)
         has_changed = window.spans != state.window.spans
@@ -310,7 +310,7 @@ async def view_state_of(
     session: Repositories,
     resolver: SettingsResolver,
     conversation: Conversation,
-    receipt: Compaction | None,
+    receipt: Receipt | None,
 ) -> ViewState:
     """Return the view of a conversation's window by a receipt, or of the whole window.
 

@@ -157,7 +157,7 @@ class CompactionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction(CompactionFacts):
+class Receipt(CompactionFacts):
     """The receipt of one compaction.
 
     - `hidden_span` is the whole hidden range, and `view` what is shown instead.
@@ -216,7 +216,7 @@ FACTS = {field.name: str(field.type) for field in fields(CompactionFacts)}
 """The fields of a receipt that no statement reads, with their types: one column stores them."""
 
 
-def result_of(receipt: Compaction) -> CompactResult:
+def result_of(receipt: Receipt) -> CompactResult:
     """Return the result of a compaction that was applied."""
     span = receipt.hidden_span if receipt.view.summaries else None
     return CompactResult(

@@ -191,13 +191,13 @@ class ConversationService(_Service):
             elif counter not in (unchanged, before.counter):  # counts of messages are stored
                 raise Conflict("The counter cannot change once there are messages")
             await conversations.change(tenant_id, before, after)
-            receipt = await contexts.find_compaction(conversation_id, before.state.compaction_id)
+            receipt = await contexts.find_receipt(conversation_id, before.state.compaction_id)
             if (
                 receipt is not None
                 and receipt.view.provider_item is None
                 and not receipt.is_shown_with(policy.strategy)
             ):  # the whole log is shown when the strategy changes
-                await contexts.hide_compaction(conversation_id, before.state.view_version)
+                await contexts.show_whole_log(conversation_id, before.state.view_version)
             return await conversations.get(tenant_id, conversation_id)
 
     async def clear(self, tenant_id: str, conversation_id: str) -> Cleared:

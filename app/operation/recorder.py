@@ -355,5 +355,5 @@ def _outcome(what: str, error: BaseException) -> str:
     if what == "llm_call":
         facts = error.facts if isinstance(error, ServiceUnavailable) else {}
         return str(facts.get("reason", "error"))
-    is_superseded = what == "compaction" and isinstance(error, Conflict | NotFound)
-    return "superseded" if is_superseded else "failed"
+    is_discarded = what == "compaction" and isinstance(error, Conflict | NotFound)
+    return "discarded" if is_discarded else "failed"

@@ -17,7 +17,7 @@ from uuid import UUID
 from app.common import json_text
 from app.common.pages import BATCH_BYTES, Bound, Page
 from app.conversations.moving_window import store_window, view_state_of, with_window
-from app.conversations.receipt import FACTS, Compaction
+from app.conversations.receipt import FACTS, Receipt
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import ActiveWindow
 from app.conversations.view_changes import with_view
@@ -207,7 +207,7 @@ class Shown:
     window: ActiveWindow
     oldest_at: datetime | None
     mentions: Collection[str]
-    receipt: Compaction | None
+    receipt: Receipt | None
     kept: tuple[int, ...]
 
 

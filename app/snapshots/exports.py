@@ -262,7 +262,7 @@ class _Import:
                 raise ValidationError.at("/query/agent_id", detail)
             agent_policy = agent.settings.policy
         resolver.policy(agent_policy, self.checker.settings["policy"])
-        receipt = await session.contexts.find_compaction(self.key, head["compaction_id"])
+        receipt = await session.contexts.find_receipt(self.key, head["compaction_id"])
         if receipt is None and head["compaction_id"] is not None:
             detail = "The active compaction of the export is not in it"
             raise ValidationError.at("/compaction_id", detail)

@@ -37,7 +37,7 @@ from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.from_rows import changes_from, current_hashes, epoch_start_from
 from app.conversations.messages.repository import REDACTION_LOCK
 from app.conversations.moving_window import ActiveWindows, find_oldest_at, mentions_in
-from app.conversations.receipt import Compaction, Trigger
+from app.conversations.receipt import Receipt, Trigger
 from app.conversations.repository import own_id_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import (
@@ -209,7 +209,7 @@ class ForkService:
 
     async def _receipt_to_copy(
         self, session: Repositories, source: Conversation, through_seq: int
-    ) -> Compaction | None:
+    ) -> Receipt | None:
         """Return the newest compaction that covers no message after a seq (rule 3).
 
         Without an active one there is none, unless the fork restores the whole log.
@@ -217,7 +217,7 @@ class ForkService:
         if source.state.compaction_id is None and not restores_log(source.state, through_seq):
             return None
         strategy, before = self._resolver.policy_of(source).strategy, None
-        while page := await session.contexts.compactions(
+        while page := await session.contexts.receipts(
             source.conversation_id, _RECEIPTS_PER_PAGE, before
         ):
             for receipt in page:
@@ -261,7 +261,7 @@ class ForkService:
         key: str,
         state: ConversationState,
         through_seq: int,
-        receipt: Compaction | None,
+        receipt: Receipt | None,
     ) -> Shown:
         """Return what the fork shows of a source with this state."""
         window = window_at(state, through_seq, self._active.now())

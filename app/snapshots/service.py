@@ -293,7 +293,7 @@ class SnapshotService:
         """Return the active compaction's summary, and the spans of the window beside it."""
         state, spans = window.state, part_of(window).spans
         async with self._database.session() as session:
-            receipt = await session.contexts.find_compaction(
+            receipt = await session.contexts.find_receipt(
                 window.conversation_id, state.compaction_id
             )
         if receipt is None or receipt.summary is None or state.hidden_span is None:

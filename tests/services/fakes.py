@@ -18,6 +18,7 @@ from uuid_utils import uuid7
 from app.blobs.byte_store import BlobStore, ObjectStore
 from app.common.errors import ServiceUnavailable
 from app.common.pages import Page
+from app.compaction.receipts import ReceiptService
 from app.compaction.rewind import RewindService
 from app.compaction.run import CompactionRequest
 from app.compaction.service import CompactionService
@@ -25,7 +26,6 @@ from app.compaction.summaries.checklist import own_text as own_text_of
 from app.compaction.summaries.model_calls import SummariserSettings
 from app.compaction.summaries.model_summary import ModelAccess
 from app.compaction.summaries.summariser import Summariser
-from app.compaction.undo import ReceiptService
 from app.context.build import ContextService
 from app.context.repository import ContextRepository
 from app.context.state import BuildDependencies, PayloadCache
@@ -39,7 +39,7 @@ from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.moving_window import ActiveWindows
 from app.conversations.other_conversations import OtherConversations
-from app.conversations.receipt import Compaction, CompactResult
+from app.conversations.receipt import CompactResult, Receipt
 from app.conversations.schemas import AgentCreate, ConversationCreate, ConversationPatch
 from app.conversations.service import AgentService, ConversationService
 from app.conversations.settings_resolver import SettingsResolver
@@ -312,11 +312,11 @@ class Harness:
         """Compact now, as asked."""
         return await self.compaction.compact(TENANT, conversation_id, CompactionRequest(**ask))
 
-    async def receipt(self, conversation_id: str, compaction_id: str | None = None) -> Compaction:
+    async def receipt(self, conversation_id: str, compaction_id: str | None = None) -> Receipt:
         """Return a receipt as it is stored, by default the active one."""
         compaction_id = compaction_id or (await self.stored(conversation_id)).state.compaction_id
         async with self.database.session() as session:
-            found = await session.contexts.find_compaction(conversation_id, compaction_id)
+            found = await session.contexts.find_receipt(conversation_id, compaction_id)
         assert found is not None
         return found
 

@@ -245,7 +245,7 @@ class RedactionService:
             await session.run(DROP_SNAPSHOT_SUMMARIES, **message)
             loses_summary = head["compaction_id"] in [row["compaction_id"] for row in receipts]
             if loses_summary:  # without it the whole window is shown, until it is compacted again
-                await repositories.contexts.hide_compaction(conversation_id, head["view_version"])
+                await repositories.contexts.show_whole_log(conversation_id, head["view_version"])
             await session.run(SHOW_TOMBSTONE, conversation_id=conversation_id)
             for row in await session.all(STARTS, conversation_id=conversation_id):
                 start = json_text.loads(row["start_json"])

@@ -40,7 +40,7 @@ from app.conversations.moving_window import ActiveWindows
 from app.conversations.pressure import announce_due_compaction, read_budget
 from app.conversations.receipt import UNOBSERVED, Observer
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.stored_compactions import ProviderCompactions
+from app.conversations.stored_receipts import ProviderCompactions
 from app.database.sql import fields_of
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Role, Text

@@ -160,7 +160,7 @@ class TranscriptService:
         """Return how the view of a conversation shows messages."""
         state, policy = conversation.state, self._resolver.policy_of(conversation)
         key, starts_at, newest_user = conversation.conversation_id, 1, None
-        receipt = await session.contexts.find_compaction(key, state.compaction_id)
+        receipt = await session.contexts.find_receipt(key, state.compaction_id)
         if receipt is not None and not receipt.is_shown_with(policy.strategy):
             receipt = None  # of another strategy: the next build starts from the log
         view = base_view(state, receipt.view if receipt is not None else None, policy)
@@ -238,7 +238,7 @@ class TranscriptService:
         conversation_id, state = conversation.conversation_id, conversation.state
         await session.log.pin(conversation_id, [item.seq for item in around])
         await self._check_share(session, conversation)
-        receipt = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        receipt = await session.contexts.find_receipt(conversation_id, state.compaction_id)
         if receipt is None:
             return
         view = base_view(state, receipt.view, self._resolver.policy_of(conversation))

@@ -213,7 +213,7 @@ async def test_receipts_are_listed_in_pages(client: httpx.AsyncClient) -> None:
     await client.post(f"{path}/compactions/{made[-1]}/undo")
     whole = (await client.get(f"{path}/compactions")).json()
     assert [found["compaction_id"] for found in whole["data"]] == made[::-1]
-    assert [found["status"] for found in whole["data"]] == ["undone", "active", *["superseded"] * 3]
+    assert [found["status"] for found in whole["data"]] == ["undone", "active", *["replaced"] * 3]
     assert whole["next_cursor"] is None
     seen, cursor = [], None
     while True:

@@ -16,7 +16,7 @@ from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest
 from app.compaction.summaries.summariser import PAGE_MESSAGES, summarise_paged
 from app.compaction.summaries.writing import SummaryScope
-from app.conversations.receipt import Compaction
+from app.conversations.receipt import Receipt
 from app.conversations.view import Span
 from app.prompt.resolved_settings import RequestSettings
 from app.repositories import Database
@@ -48,12 +48,12 @@ def harness(database_watched: WatchedDatabase) -> Harness:
     return Harness(database_watched, ScriptedGateway(clock=clock), clock, model=SUMMARISER)
 
 
-async def receipt(harness: Harness, cid: str) -> Compaction:
+async def receipt(harness: Harness, cid: str) -> Receipt:
     """Return the active receipt."""
     state = (await harness.stored(cid)).state
     assert state.compaction_id is not None
     async with harness.database.session() as session:
-        found = await session.contexts.find_compaction(cid, state.compaction_id)
+        found = await session.contexts.find_receipt(cid, state.compaction_id)
     assert found is not None
     return found
 

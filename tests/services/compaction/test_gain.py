@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.compaction.undo import Receipt
+from app.compaction.receipts import ShownReceipt
 from app.repositories import Database
 from tests.services.fakes import (
     SUMMARISER,
@@ -32,7 +32,7 @@ def harness(database: Database) -> Harness:
     return Harness(WatchedDatabase(database), ScriptedGateway(reply), model=SUMMARISER)
 
 
-async def receipts_of(harness: Harness, cid: str) -> list[Receipt]:
+async def receipts_of(harness: Harness, cid: str) -> list[ShownReceipt]:
     """Return the receipts of all compactions, the oldest first."""
     page = await harness.receipts.page(TENANT, cid, 1000, None)
     return list(page)[::-1]

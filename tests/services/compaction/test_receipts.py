@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.common.errors import Conflict
-from app.compaction.undo import Receipt
+from app.compaction.receipts import ShownReceipt
 from tests.services.fakes import SUMMARISER, TENANT, Harness, own_text, user
 from tests.services.payload.builders import SECTIONS, TOOLS, check, fill, policy
 
@@ -24,7 +24,7 @@ async def page(harness: Harness, cid: str, limit: int = 50, before: str | None =
     return await harness.receipts.page(TENANT, cid, limit, before)
 
 
-def statuses(found: list[Receipt]) -> list[str]:
+def statuses(found: list[ShownReceipt]) -> list[str]:
     """Return the statuses of receipts."""
     return [receipt.status for receipt in found]
 
@@ -70,7 +70,7 @@ async def test_a_receipt_is_complete(harness: Harness) -> None:
     await harness.talk(cid, 10)
     await harness.compact(cid)
     later = await harness.receipts.get(TENANT, cid, made.compaction_id)
-    assert later == replace(found, status="superseded")
+    assert later == replace(found, status="replaced")
 
 
 # --- undo -----------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ async def test_every_strategy_names_a_failing_model_in_a_build(
 async def test_changing_the_strategy_drops_the_state(
     harness: Harness, one: str, other: str
 ) -> None:
-    """Another strategy starts from the log; the old receipt is superseded."""
+    """Another strategy starts from the log; the old receipt is replaced."""
     if one == other:
         return
     cid = await harness.conversation(policy(20_000, strategy=one))
@@ -214,6 +214,6 @@ async def test_changing_the_strategy_drops_the_state(
         assert (await harness.compact(cid)).compacted
         assert (await harness.receipt(cid)).parent_id is None
     found = await harness.receipts.get(TENANT, cid, made.compaction_id)
-    assert found.status == "superseded"
+    assert found.status == "replaced"
     await harness.set_policy(cid, {"strategy": one})
     assert not (await harness.build(cid))["summary_used"]

@@ -193,7 +193,7 @@ async def check_sums(harness: Harness, cid: str) -> None:
         pinned = await session.log.pinned(cid)
         receipt = None
         if state.compaction_id is not None:
-            receipt = await session.contexts.find_compaction(cid, state.compaction_id)
+            receipt = await session.contexts.find_receipt(cid, state.compaction_id)
             assert receipt is not None
     assert [item.seq for item in entries] == list(range(1, state.head_seq + 1))
     assert state.tokens == sum(item.tokens for item in entries)

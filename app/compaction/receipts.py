@@ -18,14 +18,14 @@ from app.conversations.moving_window import ActiveWindows, view_state_of
 from app.conversations.receipt import (
     FACTS,
     PROVIDER_ITEM_SUMMARY,
-    Compaction,
     CompactionFacts,
     ContextState,
     Failure,
+    Receipt,
     Trigger,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.stored_compactions import kept_by
+from app.conversations.stored_receipts import kept_by
 from app.conversations.view import SectionCount, Summary, overlap, spans_through
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
@@ -64,16 +64,15 @@ class MadeSummary(ResponseSchema):
 
 @answer()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt(CompactionFacts):
+class ShownReceipt(CompactionFacts):
     """The immutable record of one compaction; tokens are of the whole payload."""
 
     compaction_id: str
     """Its id."""
     parent_id: str | None
     """The compaction that was active before."""
-    status: Literal["active", "superseded", "undone"]
-    """`active`: the context shows it; `superseded`: a later compaction or a change of policy
-    replaced it."""
+    status: Literal["active", "replaced", "undone"]
+    """`active`: the context shows it; `replaced`: by a later compaction or a change of policy."""
     trigger: Trigger
     """Why it ran."""
     hidden_range: tuple[int, int]
@@ -100,10 +99,10 @@ class Receipt(CompactionFacts):
     """When it was undone."""
 
     @classmethod
-    def of(cls, receipt: Compaction, active_id: str | None) -> Receipt:
+    def of(cls, receipt: Receipt, active_id: str | None) -> ShownReceipt:
         """Return the receipt of a conversation in which another one may be active."""
         view, is_active = receipt.view, receipt.compaction_id == active_id
-        status: Any = "active" if is_active else "superseded"
+        status: Any = "active" if is_active else "replaced"
         made = {summary: summary for summary in receipt.made}  # with what a view does not store
         same = (*FACTS, "compaction_id", "parent_id", "trigger", "created_at", "undone_at")
         return cls(
@@ -143,10 +142,9 @@ class ReceiptService:
         async with self._database.session() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id)
         conversation = await self._active.updated(tenant_id, conversation)
+        active_id = conversation.state.compaction_id
         async with self._database.session() as session:
-            receipt = await session.contexts.find_compaction(
-                conversation_id, conversation.state.compaction_id
-            )
+            receipt = await session.contexts.find_receipt(conversation_id, active_id)
         if receipt is None or receipt.created_at is None:
             return None
         summary, strategy = receipt.summary, self._resolver.policy_of(conversation).strategy
@@ -164,18 +162,20 @@ class ReceiptService:
         limit: int,
         before: str | None,
         bound: Bound = UNBOUNDED,
-    ) -> Page[Receipt]:
+    ) -> Page[ShownReceipt]:
         """Return receipts, the newest first, starting after the one with the id `before`."""
         async with self._database.session() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id)
-            page = await session.contexts.compactions(conversation_id, limit, before, bound)
+            page = await session.contexts.receipts(conversation_id, limit, before, bound)
         active_id = conversation.state.compaction_id
-        return Page((Receipt.of(receipt, active_id) for receipt in page), has_more=page.has_more)
+        return Page(
+            (ShownReceipt.of(receipt, active_id) for receipt in page), has_more=page.has_more
+        )
 
-    async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
+    async def get(self, tenant_id: str, conversation_id: str, compaction_id: str) -> ShownReceipt:
         """Return one receipt."""
         conversation, receipt = await self._read(tenant_id, conversation_id, compaction_id)
-        return Receipt.of(receipt, conversation.state.compaction_id)
+        return ShownReceipt.of(receipt, conversation.state.compaction_id)
 
     async def expand(
         self,
@@ -203,7 +203,7 @@ class ReceiptService:
             page = await session.log.page(conversation_id, *ranges[0], "asc", limit, bound)
         return conversation, Page(page, has_more=page.has_more or len(ranges) > 1)
 
-    async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> Receipt:
+    async def undo(self, tenant_id: str, conversation_id: str, compaction_id: str) -> ShownReceipt:
         """Show what was shown before the newest compaction, with the pins that were set since.
 
         Automatic compaction and clearing are suspended until the log has grown. Raises Conflict
@@ -212,7 +212,7 @@ class ReceiptService:
         async with self._database.transaction() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
             receipt = await _find(session, conversation_id, compaction_id)
-            state, parent = conversation.state, None
+            state = conversation.state
             if state.compaction_id != receipt.compaction_id:
                 raise Conflict(
                     "Only the newest active compaction can be undone",
@@ -223,8 +223,7 @@ class ReceiptService:
                     session, conversation, receipt.hidden_span
                 )
                 state = conversation.state
-            if receipt.parent_id is not None:
-                parent = await session.contexts.find_compaction(conversation_id, receipt.parent_id)
+            parent = await session.contexts.find_receipt(conversation_id, receipt.parent_id)
             kept = await kept_by(session, conversation_id, parent)
             with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
             limits = (await self._resolver.of(conversation)).policy_limits
@@ -243,16 +242,16 @@ class ReceiptService:
 
     async def _read(
         self, tenant_id: str, conversation_id: str, compaction_id: str
-    ) -> tuple[Conversation, Compaction]:
+    ) -> tuple[Conversation, Receipt]:
         async with self._database.session() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id)
             return conversation, await _find(session, conversation_id, compaction_id)
 
 
-async def _find(session: Repositories, conversation_id: str, compaction_id: str) -> Compaction:
+async def _find(session: Repositories, conversation_id: str, compaction_id: str) -> Receipt:
     receipt = None
     if UUID.fullmatch(compaction_id):
-        receipt = await session.contexts.find_compaction(conversation_id, compaction_id.lower())
+        receipt = await session.contexts.find_receipt(conversation_id, compaction_id.lower())
     if receipt is None:
         raise NotFound(f"No compaction {compaction_id}", {"compaction_id": compaction_id})
     return receipt

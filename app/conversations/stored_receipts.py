@@ -19,7 +19,7 @@ from app.conversations.events import EventType
 from app.conversations.messages.draft import Draft
 from app.conversations.moving_window import ActiveWindows, view_state_of
 from app.conversations.pressure import stored_usage_of
-from app.conversations.receipt import Compaction, CompactResult, Trigger, ViewState, result_of
+from app.conversations.receipt import CompactResult, Receipt, Trigger, ViewState, result_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, spans_through
 from app.conversations.view_changes import (
@@ -36,19 +36,15 @@ from app.formats.reasoning import OPENAI, readable_summary
 from app.repositories import Repositories
 
 
-async def store_compaction(
-    session: Repositories,
-    conversation_id: str,
-    receipt: Compaction,
-    cause: BreakReason,
-    **after: int,
+async def store_receipt(
+    session: Repositories, conversation_id: str, receipt: Receipt, cause: BreakReason, **after: int
 ) -> bool:
     """Store a receipt and show its view; return False if the view was changed meanwhile.
 
     `after` are the `view_version` that it replaces, and the `resume_at_tokens`. Call it in a
     transaction that holds the lock of the conversation's state, and `announce` it there.
     """
-    await session.contexts.add_compaction(conversation_id, receipt)
+    await session.contexts.add_receipt(conversation_id, receipt)
     visible = ViewState(
         receipt.view,
         receipt.compaction_id,
@@ -61,7 +57,7 @@ async def store_compaction(
 
 
 async def kept_by(
-    session: Repositories, conversation_id: str, receipt: Compaction | None
+    session: Repositories, conversation_id: str, receipt: Receipt | None
 ) -> tuple[int, ...]:
     """Return the seqs that the view of a receipt keeps, with the pins that were set since."""
     if receipt is None:
@@ -70,9 +66,7 @@ async def kept_by(
     return kept_with_pins(receipt.view, kept_seqs(receipt.view), pinned)[0]
 
 
-async def announce(
-    session: Repositories, conversation_id: str, receipt: Compaction
-) -> CompactResult:
+async def announce(session: Repositories, conversation_id: str, receipt: Receipt) -> CompactResult:
     """Store the event of a compaction, and return its result."""
     result = result_of(receipt)
     data = {**asdict(result), "trigger": receipt.trigger}
@@ -85,13 +79,13 @@ async def store_view(
     resolver: SettingsResolver,
     before: Conversation,
     after: Conversation,
-    receipt: Compaction,
+    receipt: Receipt,
     cause: BreakReason,
-) -> tuple[Conversation, Compaction]:
+) -> tuple[Conversation, Receipt]:
     """Store a receipt that needs no plan; return the conversation that shows its view, and it.
 
     `after` is the conversation with the window and the kept seqs of that view. The receipt's
-    `before_messages` are already counted. Call it as `store_compaction`.
+    `before_messages` are already counted. Call it as `store_receipt`.
     """
     visible = await view_state_of(session, resolver, after, receipt)
     after = replace(after, state=with_view(after.state, visible, cause))
@@ -104,7 +98,7 @@ async def store_view(
         after_tokens=await _payload_tokens(resolver, after),
         after_messages=after.state.shown_messages + len(visible.view.summary_texts()),
     )
-    is_stored = await store_compaction(
+    is_stored = await store_receipt(
         session,
         before.conversation_id,
         receipt,
@@ -142,7 +136,7 @@ class ProviderCompactions:
         conversation_id, state = conversation.conversation_id, conversation.state
         policy = self._resolver.policy_of(conversation)
         count = self._resolver.counter(conversation.counter)
-        active = await session.contexts.find_compaction(conversation_id, state.compaction_id)
+        active = await session.contexts.find_receipt(conversation_id, state.compaction_id)
         is_shown = active is not None and active.is_shown_with(policy.strategy)
         before = base_view(state, active.view if active is not None and is_shown else None, policy)
         epoch = await session.usage.last_epoch(conversation_id, (format,))
@@ -158,7 +152,7 @@ class ProviderCompactions:
                 kept_seqs |= {item.seq for item in entries if item.role is Role.USER}
         item = provider_item(part, seq, format, model, count)
         view = view_behind_item(before, item, kept_seqs, readable_summary(part), count)
-        receipt = Compaction(
+        receipt = Receipt(
             compaction_id=self._new_id(),
             parent_id=state.compaction_id,
             trigger=Trigger.PROVIDER,
