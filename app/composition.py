@@ -158,7 +158,7 @@ class Services:
         self.log = log = LogService(
             database, resolver, outputs, active, new_id, MAX_BATCH, self.telemetry
         )
-        cache = PayloadCache(settings.window_cache_bytes)
+        cache = PayloadCache(settings.payload_cache_bytes)
         self.usage = UsageService(database, resolver, active, new_id, cache, utc_now)
         self.context = ContextService(
             BuildDependencies(

@@ -166,7 +166,7 @@ class LimitSettings(Group):
     """
     events_max_streams: Count = 1000
     """Event streams per process; more receive 503, or 429 if their tenant has a quarter."""
-    window_cache_bytes: Count = 32 * 2**20
+    payload_cache_bytes: Count = 32 * 2**20
     """Memory per process for rendered payloads; 0: no cache."""
 
 

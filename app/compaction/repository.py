@@ -24,7 +24,7 @@ ADD_SUMMARY = Statement(f"UPDATE compactions SET {assigned(*_TEXTS)} WHERE {_THI
 _NO_NEW_PIN = """NOT EXISTS (
     SELECT FROM pins
     WHERE pins.conversation_id = :conversation_id
-        AND (pins.seq >= :span_start AND pins.seq < :span_end OR pins.seq <= :trimmed_through
+        AND (pins.seq >= :span_start AND pins.seq < :span_end OR pins.seq <= :results_cleared
             OR pins.seq = ANY (CAST(:repeated AS bigint[])))
         AND pins.seq <> ALL (:kept)
         AND EXISTS (
@@ -41,7 +41,7 @@ SHOW_VIEW = Statement(
         UPDATE heads
         SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
             compaction_id = :compaction_id, span_start = :span_start, span_end = :span_end,
-            kept = :kept, trimmed_through = :trimmed_through, summary_tokens = :summary_tokens,
+            kept = :kept, results_cleared = :results_cleared, summary_tokens = :summary_tokens,
             hidden_tokens = :hidden_tokens, hidden_messages = :hidden_messages,
             resume_at = :resume_at, failures = CASE WHEN {_CLEARS} THEN failures ELSE 0 END,
             last_failure = CASE WHEN {_CLEARS} THEN last_failure END,
@@ -55,7 +55,7 @@ SHOW_WHOLE_LOG = Statement(
     f"""
         UPDATE heads
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
-            span_start = NULL, span_end = NULL, kept = '{{}}', trimmed_through = 0,
+            span_start = NULL, span_end = NULL, kept = '{{}}', results_cleared = 0,
             summary_tokens = 0, hidden_tokens = outside_tokens,
             hidden_messages = outside_messages, resume_at = 0, failures = 0,
             last_failure = NULL, failed_at = NULL
@@ -137,7 +137,7 @@ class ReceiptQueries(Repository):
             "span_start": hidden.start if hidden is not None else None,
             "span_end": hidden.end if hidden is not None else None,
             "kept": visible.kept_seqs,
-            "trimmed_through": view.results_cleared_through,
+            "results_cleared": view.results_cleared_through,
             "repeated": [item.seq for item in view.repeated_results],
             "window_starts": [span.start for span in view.window],
             "window_ends": [span.end for span in view.window],

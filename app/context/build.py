@@ -202,8 +202,8 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Retry:
     if not stored.shown_messages:
         where = " in its active window" if stored.head_seq else ""
         raise ValidationError(f"Conversation has no messages{where}")
-    last_epoch, factor = build_input.window_epoch or build_input.epoch, None
-    if last_epoch is not None and last_epoch.window != requested_window(settings):
+    last_epoch, factor = build_input.same_window_epoch or build_input.epoch, None
+    if last_epoch is not None and last_epoch.requested_window != requested_window(settings):
         last_epoch = None
     if last_epoch is not None:
         # The epoch's factor stays while it is close to the model's.
@@ -266,7 +266,7 @@ async def _read(
     if build_input is None:
         deps.cache.drop(attempt.cache_key)
         raise NotFound.conversation(attempt.conversation_id)
-    last_epoch = build_input.window_epoch or build_input.epoch
+    last_epoch = build_input.same_window_epoch or build_input.epoch
     is_of_it = last_epoch is not None and last_epoch.epoch_id == epoch_id
     return cached if is_of_it else None, build_input
 
@@ -354,7 +354,7 @@ def _input_after(read: BuildInput, added: Epoch, version: int) -> BuildInput | N
     if version != conversation.state.input_version + 1:
         return None
     state = replace(conversation.state, input_version=version)
-    after = replace(read, epoch=added, window_epoch=None, view=None, other_streams=(), rows=[])
+    after = replace(read, epoch=added, same_window_epoch=None, view=None, other_streams=(), rows=[])
     return replace(after, conversation=replace(conversation, state=state))
 
 
@@ -365,7 +365,7 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
         epoch_id=deps.new_id(),
         payload_stream=payload_stream_of(settings, resolved.model or ""),
         format=settings.format,
-        window=requested_window(settings),
+        requested_window=requested_window(settings),
         reason=choice.break_reason,
         start_seq=state.stored.head_seq,
         view_version=state.stored.view_version,

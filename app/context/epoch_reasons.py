@@ -282,7 +282,7 @@ def break_reason(
     sections = (last_sections, last_start.dynamic_hash)
     if sections != (resolved.sections_hash, new_start.dynamic_hash):
         return "sections_changed"
-    totals = (last_start.total, last_start.max_output_tokens, last_epoch.window)
+    totals = (last_start.total, last_start.max_output_tokens, last_epoch.requested_window)
     window = requested_window(state.attempt.settings)
     if totals != (new_start.total, new_start.max_output_tokens, window):
         return "budget_changed"

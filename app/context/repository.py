@@ -59,8 +59,8 @@ _ROW_ARRAYS = f"""
     array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media AND r.reasoning_tokens = 0
             THEN 'openai_chat' ELSE r.format END ORDER BY r.seq) AS row_formats,
     array_agg(CASE WHEN r.role = 'tool' AND r.output IS NOT NULL
-            AND r.seq <= :trimmed_through AND r.tokens > {MAX_PLACEHOLDER_TOKENS}
-            AND r.seq <> ALL (CAST(:untrimmed AS bigint[])) THEN ''
+            AND r.seq <= :cleared_through AND r.tokens > {MAX_PLACEHOLDER_TOKENS}
+            AND r.seq <> ALL (CAST(:uncleared AS bigint[])) THEN ''
         WHEN octet_length(r.body) > {_LONG_BYTES} THEN NULL
         ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
                 AND r.reasoning_tokens = 0
@@ -112,8 +112,8 @@ READ = Statement(
             SELECT * FROM epochs same_window
             WHERE same_window.conversation_id = :conversation_id
                 AND same_window.payload_stream = {_PAYLOAD_STREAM}
-                AND same_window."window" = :window
-                AND e."window" <> :window
+                AND same_window.requested_window = :requested_window
+                AND e.requested_window <> :requested_window
             ORDER BY same_window.epoch DESC LIMIT 1
         ) w ON true
         CROSS JOIN LATERAL (
@@ -224,7 +224,7 @@ FIND_EPOCH = Statement(f"SELECT * FROM epochs WHERE {equal('conversation_id', 'e
 class BuildInput:
     """The stored values that a build starts from, read in one statement.
 
-    `epoch` is the newest of the payload stream; `window_epoch` the newest for this request's
+    `epoch` is the newest of the payload stream; `same_window_epoch` the newest with this request's
     context window, if that is another one. `view` is that of the active compaction, None without
     one or if the cached epoch has it. That compaction ran when the policy had the strategy
     `compaction_strategy`. `other_streams` are the payload streams of the same format,
@@ -234,7 +234,7 @@ class BuildInput:
 
     conversation: Conversation
     epoch: Epoch | None
-    window_epoch: Epoch | None
+    same_window_epoch: Epoch | None
     view: View | None
     compaction_strategy: str | None
     other_streams: tuple[str, ...]
@@ -270,11 +270,11 @@ class ContextRepository(ReceiptQueries):
             format=settings.format,
             model=model,
             default_model=default_model,
-            window=requested_window(settings),
+            requested_window=requested_window(settings),
             cached_epoch_id=cached_epoch_id,
             cached_through=cached_through,
-            trimmed_through=0,
-            untrimmed=(),
+            cleared_through=0,
+            uncleared=(),
             as_chat=PROVIDERS[settings.format].is_stored,
             **versions_of(cached),
         )
@@ -284,7 +284,7 @@ class ContextRepository(ReceiptQueries):
         return BuildInput(
             conversation=conversation,
             epoch=epoch_from(row, "e_", cached_start),
-            window_epoch=epoch_from(row, "w_", cached_start),
+            same_window_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(row["view"]) if row["view"] else None,
             compaction_strategy=row["compaction_strategy"],
             other_streams=tuple(row["other_streams"]),
@@ -311,8 +311,8 @@ class ContextRepository(ReceiptQueries):
             conversation_id=conversation_id,
             **edges(spans),
             as_chat=as_chat,
-            trimmed_through=results_cleared_through,
-            untrimmed=uncleared_results,
+            cleared_through=results_cleared_through,
+            uncleared=uncleared_results,
         )
         return await self._rows(conversation_id, row, as_chat)
 

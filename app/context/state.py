@@ -145,7 +145,7 @@ class PayloadCache:
     def of_epoch(self, tenant_id: str, conversation_id: str, epoch: Epoch) -> CachedPayload | None:
         """Return the rendered history of an epoch, None where this process has none."""
         for model in ("", model_in(epoch.payload_stream)):
-            key = (tenant_id, conversation_id, epoch.format, model, str(epoch.window))
+            key = (tenant_id, conversation_id, epoch.format, model, str(epoch.requested_window))
             cached = self.find(key)
             if cached is not None and cached.epoch_id == epoch.epoch_id:
                 return cached

@@ -48,12 +48,12 @@ OwnWindow = int | None | Literal["inherit"]
 DEFAULT_AGENT_WINDOW_SECONDS: Final = 86_400
 
 
-def stored_window(own: OwnWindow) -> int | None:
+def stored_rolling_window(own: OwnWindow) -> int | None:
     """Return the length that a level sets as it is stored: None inherits, 0 is no limit."""
     return None if own == INHERIT else own or 0
 
 
-def window_of(*stored: int | None) -> int | None:
+def rolling_window_of(*stored: int | None) -> int | None:
     """Return the first length that is set, the strongest level first; None is no limit."""
     return next((seconds for seconds in stored if seconds is not None), 0) or None
 
@@ -104,7 +104,7 @@ NO_SETTINGS: Final = StoredSettings()
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A stored agent; its `own_window` is as `stored_window` returns it."""
+    """A stored agent; its `own_window` is as `stored_rolling_window` returns it."""
 
     agent_id: str
     name: str

@@ -20,7 +20,7 @@ from app.conversations.view import View
 from app.prompt.resolved_settings import NO_PAYLOAD_TOOLS, PayloadTools, RequestSettings
 
 NO_REQUESTED_WINDOW = 0
-"""The `window` of an epoch for the policy's own context window, not a requested one."""
+"""The `requested_window` of an epoch whose context window is that of the policy."""
 
 
 _BUILD_ID = re.compile(
@@ -37,16 +37,16 @@ PROVIDER_COMPACTED: Final = "provider_compacted"
 class Epoch:
     """The start of an epoch: all inputs of a payload except for newer messages.
 
-    `start_json` holds the view and the limits. `window` is the context window in tokens that the
-    request sets, 0 for none. Up to the seq `reasoning_removed` the provider has removed reasoning
-    from its payloads, which ends it. `changes` is the JSON of its `PromptChange`s.
+    `start_json` holds the view and the limits. `requested_window` is the context window in tokens
+    that the request sets, 0 for none. Up to the seq `reasoning_removed` the provider has removed
+    reasoning from its payloads, which ends it. `changes` is the JSON of its `PromptChange`s.
     """
 
     epoch: int
     epoch_id: str
     payload_stream: str
     format: str
-    window: int
+    requested_window: int
     reason: str | None
     start_seq: int
     view_version: int

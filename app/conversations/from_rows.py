@@ -18,7 +18,7 @@ from app.conversations.conversation import (
     Conversation,
     ConversationState,
     StoredSettings,
-    window_of,
+    rolling_window_of,
 )
 from app.conversations.epoch import Epoch, EpochStart, PromptChange
 from app.conversations.messages.row import Calls, LogRow, StoredMessage
@@ -74,7 +74,7 @@ STATE_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.open_seqs, h.group_seq,
     h.provider_calls, h.is_answering, h.view_version, h.compaction_id,
     h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
-    h.view_cause, h.trimmed_through, h.mentions, h.promoted, h.promoted_turn,
+    h.view_cause, h.results_cleared, h.mentions, h.promoted, h.promoted_turn,
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
     h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
     h.unstored_tokens, h.unstored_version, h.input_version, h.due_at IS NOT NULL AS is_due,
@@ -100,7 +100,7 @@ def agent_from(row: Any) -> Agent:
         row,
         settings=read(StoredSettings, row),
         own_window=own_window,
-        rolling_window_seconds=window_of(own_window, DEFAULT_AGENT_WINDOW_SECONDS),
+        rolling_window_seconds=rolling_window_of(own_window, DEFAULT_AGENT_WINDOW_SECONDS),
         cleared_at=row["last_cleared_at"],
     )
 
@@ -120,7 +120,7 @@ def state_from(row: Any) -> ConversationState:
         ),
         hidden_span=span,
         kept_seqs=tuple(row["kept"]),
-        results_cleared_through=row["trimmed_through"],
+        results_cleared_through=row["results_cleared"],
         resume_at_tokens=row["resume_at"],
         became_due=False,
         window=window_from(row["since"], row["parts"]),
@@ -185,11 +185,11 @@ class SettingsCache:
 
 def conversation_from(row: Any) -> Conversation:
     """Return a conversation from a row with all of its settings."""
-    agent, default_window = NO_SETTINGS, 0
+    agent, default = NO_SETTINGS, 0
     if row["agent_updated_at"] is not None:
         names = ("model", "policy", "sections", "tools")
         agent = StoredSettings(*(row[f"agent_{name}"] for name in names))
-        default_window = DEFAULT_AGENT_WINDOW_SECONDS
+        default = DEFAULT_AGENT_WINDOW_SECONDS
     return read(
         Conversation,
         row,
@@ -198,7 +198,7 @@ def conversation_from(row: Any) -> Conversation:
         state=state_from(row),
         calibration=calibration_from(row),
         last_message_at=row.get("last_message_at"),
-        rolling_window_seconds=window_of(row["own_window"], row["agent_window"], default_window),
+        rolling_window_seconds=rolling_window_of(row["own_window"], row["agent_window"], default),
     )
 
 

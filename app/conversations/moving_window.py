@@ -126,7 +126,7 @@ MOVE = Statement(
         *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
         *("open_calls", "open_seqs", "group_seq", "is_answering", "provider_calls"),
         *("mentions", "oldest_at", "view_version", "view_cause", "compaction_id"),
-        *("span_start", "span_end", "kept", "trimmed_through", "summary_tokens"),
+        *("span_start", "span_end", "kept", "results_cleared", "summary_tokens"),
         *("hidden_tokens", "hidden_messages"),
     )
     + f" WHERE {equal('conversation_id')}"
@@ -143,7 +143,7 @@ CLEAR = Statement("""
         hidden_tokens = tokens, hidden_messages = head_seq,
         view_version = view_version + 1, view_cause = 'cleared',
         compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
-        trimmed_through = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
+        results_cleared = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
         last_failure = NULL, failed_at = NULL,
         promoted = '{}', mentions = '{}',
         group_seq = head_seq + 1, provider_calls = '{}', is_answering = false,
@@ -404,7 +404,7 @@ async def store_window(
         "span_start": state.hidden_span.start if state.hidden_span is not None else None,
         "span_end": state.hidden_span.end if state.hidden_span is not None else None,
         "kept": state.kept_seqs,
-        "trimmed_through": state.results_cleared_through,
+        "results_cleared": state.results_cleared_through,
     }
     await session.session.run(MOVE, **values)
 

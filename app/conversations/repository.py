@@ -17,7 +17,7 @@ from app.conversations.conversation import (
     Resource,
     SettingsList,
     StoredSettings,
-    window_of,
+    rolling_window_of,
 )
 from app.conversations.from_rows import (
     AGENT_JOIN,
@@ -305,7 +305,7 @@ class ConversationRepository(ConfigurableRepository[Conversation]):
             "conversation_id": conversation_id,
             "tenant_id": tenant_id,
             "agent_id": agent.agent_id if agent is not None else None,
-            "window_seconds": window_of(values["rolling_window_seconds"], inherited),
+            "window_seconds": rolling_window_of(values["rolling_window_seconds"], inherited),
             "counter": counter,
         }
         if not await self._session.run(ADD_CONVERSATION, **values):

@@ -17,7 +17,7 @@ from app.conversations.conversation import (
     Resource,
     SettingsList,
     StoredSettings,
-    stored_window,
+    stored_rolling_window,
 )
 from app.conversations.receipt import Trigger
 from app.http.cursors import Page
@@ -106,7 +106,7 @@ class SettingsPatch(RequestSchema):
         """Return the resource with settings, rolling window and metadata changed."""
         changes: dict[str, Any] = {"settings": self.changed(resource.settings)}
         if "rolling_window_seconds" in self.model_fields_set:  # an inherited one is read again
-            changes["own_window"] = stored_window(self.rolling_window_seconds)
+            changes["own_window"] = stored_rolling_window(self.rolling_window_seconds)
         if "metadata" in self.model_fields_set:
             changes["metadata"] = json_text.dumps(self.metadata)
         return replace(resource, **changes)
@@ -122,7 +122,7 @@ class SettingsCreate(SettingsPatch):
         """What is stored beside the settings."""
         return {
             "metadata": json_text.dumps(self.metadata),
-            "rolling_window_seconds": stored_window(self.rolling_window_seconds),
+            "rolling_window_seconds": stored_rolling_window(self.rolling_window_seconds),
         }
 
 

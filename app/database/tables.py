@@ -140,7 +140,7 @@ CREATE TABLE heads (
     last_failure text,
     failed_at timestamptz,
     -- Tool results up to this seq are cleared, except those that stay.
-    trimmed_through bigint NOT NULL DEFAULT 0,
+    results_cleared bigint NOT NULL DEFAULT 0,
     -- The agent tools that the previews of all results name.
     mentions text[] NOT NULL DEFAULT '{}',
     -- The view version of the last scheduled blob collection.
@@ -360,7 +360,7 @@ CREATE TABLE epochs (
     epoch bigint,
     epoch_id uuid NOT NULL,
     format text NOT NULL,
-    "window" bigint NOT NULL,
+    requested_window bigint NOT NULL,
     reason text,
     start_seq bigint NOT NULL,
     view_version bigint NOT NULL,
@@ -375,7 +375,7 @@ CREATE TABLE epochs (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, payload_stream, epoch)
 );
-CREATE INDEX epochs_by_window ON epochs (conversation_id, payload_stream, "window", epoch);
+CREATE INDEX epochs_by_window ON epochs (conversation_id, payload_stream, requested_window, epoch);
 CREATE INDEX epochs_by_id ON epochs (conversation_id, epoch_id);
 
 CREATE TABLE prompt_texts (
