@@ -107,7 +107,7 @@ class CompactionInput:
             has_shortened=bool(view.shortened),
             hides_messages=view.hides_messages,
         )
-        return self.resolved.usage(
+        return self.resolved.tokens(
             tokens_of(self.shown_in(view)), summary_tokens, tool_tokens
         ).total
 

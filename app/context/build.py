@@ -49,7 +49,7 @@ from app.context.state import (
 from app.conversations.epoch import BuildId, Epoch, payload_stream_of, requested_window
 from app.conversations.from_rows import epoch_start_from
 from app.conversations.messages.service import Appended
-from app.conversations.pressure import BudgetStatus, read_budget, stored_usage_of
+from app.conversations.pressure import BudgetStatus, read_budget, stored_tokens_of
 from app.conversations.receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
 from app.formats import PROVIDERS
 from app.models.error_verdicts import Verdict, VerdictKind
@@ -224,7 +224,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Retry:
         attempt = replace(attempt, settings=replace(settings, status=status))
     limits = resolved.required_limits()
     check_tools(resolved, settings.format)
-    prompt = resolved.usage(0, 0, added_system_tokens=-resolved.raw_dynamic)
+    prompt = resolved.tokens(0, 0, added_system_tokens=-resolved.raw_dynamic)
     if prompt.total >= limits.capacity:
         raise context_overflow(limits, prompt)
     made_by, strategy = build_input.compaction_strategy, resolved.policy.strategy
@@ -303,13 +303,11 @@ async def _record(
     """
     rendered, items, attempt = state.rendered, state.items, state.attempt
     assert rendered is not None and items is not None
-    last_epoch, key = state.input.epoch, state.conversation_id
-    is_new = last_epoch is None or choice.break_reason is not None
+    last_epoch, key, reason = state.input.epoch, state.conversation_id, choice.break_reason
+    is_new = last_epoch is None or reason is not None
     epoch = _new_epoch(deps, state, choice) if is_new or last_epoch is None else last_epoch
     through_seq = max(items.rendered_through, state.stored.head_seq)
-    build = RecordedBuild(
-        state, rendered, items, epoch, is_new, choice.break_reason, through_seq, build_id=""
-    )
+    build = RecordedBuild(state, rendered, items, epoch, is_new, reason, through_seq, build_id="")
     if attempt.is_preview:
         return build
     after: BuildInput | None = replace(state.input, view=None, rows=[])
@@ -391,8 +389,8 @@ async def _unstored_tokens(
     if requested_window(state.attempt.settings) or state.resolved.model != model or slides:
         return None
     resolved = await deps.resolver.of(conversation)
-    unstored = state.usage.total
-    unstored -= stored_usage_of(resolved, conversation, stored.shown_tokens).total
+    unstored = state.tokens.total
+    unstored -= stored_tokens_of(resolved, conversation, stored.shown_tokens).total
     if min_change:
         min_change = max(min_change, state.limits.effective_window // 100)
     return unstored if abs(unstored - stored.unstored_tokens) > min_change else None

@@ -79,15 +79,15 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
         _log.exception("cache_breakpoints_failed")
         payload = render_payload(request, resolved, items, breakpoints=False)
     degraded = (*state.degraded, *payload.degraded, *_lacking(build))
-    usage = state.usage
-    pressure = pressure_status(usage.total, state.limits)
+    tokens = state.tokens
+    pressure = pressure_status(tokens.total, state.limits)
     is_degraded = any(value != REPEATED_CLEARED for value in degraded)
     observer.built(
         state.format, pressure.pressure, is_delta=payload.is_delta, is_degraded=is_degraded
     )
     answer = payload.as_answer(
         state.format,
-        budget=measure(usage, state.limits),
+        budget=measure(tokens, state.limits),
         notice=pressure.notice,
         next_threshold=pressure.next_threshold,
         tokens_to_next=pressure.tokens_to_next,
@@ -100,7 +100,7 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
     )
     return {
         "build_id": build.build_id,
-        "tokens_used": usage.total,
+        "tokens_used": tokens.total,
         "pressure": pressure.pressure,
         "degraded": list(dict.fromkeys((*degraded, *_not_sent(build)))),
         "cache_break_reason": build.break_reason,

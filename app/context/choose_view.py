@@ -369,7 +369,7 @@ def _with_usage_note(state: BuildState, names_tool: bool) -> BuildState:
     state = state.with_notes(Notes(None, len(state.tools.deferred), names_tool))
     limits = state.limits
     for _ in range(NOTE_ROUNDS):
-        used = state.usage.total
+        used = state.tokens.total
         if state.notes.percent is None and not limits.reached(used, limits.notice_at):
             break
         percent = percent_of(used, limits)

@@ -104,7 +104,7 @@ async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | O
             # Plans use the counts of entries: each counts what its items cost, and what the payload
             # costs beyond them is saved as well.
             estimated = _with_rendered_costs(state)
-            overshoot = state.usage.total - estimated.usage.total + _RENDERING_MARGIN
+            overshoot = state.tokens.total - estimated.tokens.total + _RENDERING_MARGIN
             reduced = await _reduce(deps, estimated, overshoot, _has_reasoning(state))
     return Overflow(state, state.view_entries)
 
@@ -181,7 +181,7 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
         output_tokens = state.rendered.output_tokens
     else:
         output_tokens = sum(tool_output_tokens(item, state.view) for item in state.entries)
-    if output_tokens <= budget or is_suspended(state.stored, state.policy_usage.total, limits):
+    if output_tokens <= budget or is_suspended(state.stored, state.policy_tokens.total, limits):
         return False
     state = await _find_excluded_seqs(deps, state)
     plan = plan_clearing(_shown(state), output_tokens - budget, min_cleared)
@@ -203,7 +203,7 @@ async def _clear_repeated_results(
         return None
     is_free = epoch.leaves_prefix and epoch.break_reason not in (RESULTS_CLEARED, REASONING_DROPPED)
     is_reduced = not {*state.degraded}.issubset((*DEGRADED_ONE_BUILD, REPEATED_CLEARED))
-    if not is_free or is_reduced or is_suspended(state.stored, state.policy_usage.total, limits):
+    if not is_free or is_reduced or is_suspended(state.stored, state.policy_tokens.total, limits):
         return None
     state = await _find_excluded_seqs(deps, state)
     shown = _shown(state)
@@ -271,7 +271,7 @@ def _is_compaction_due(state: BuildState) -> bool:
         return False
     if strategy is StrategyName.PROVIDER and PROVIDERS[state.format].compacts(resolved.model or ""):
         return False
-    used = state.policy_usage.total
+    used = state.policy_tokens.total
     pressure = pressure_status(used, limits).pressure
     if pressure is Pressure.BLOCKED or used > limits.capacity:
         return True

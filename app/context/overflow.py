@@ -15,7 +15,7 @@ from app.conversations.receipt import CompactResult, unchanged
 from app.conversations.turns import Entry
 from app.conversations.view import View
 from app.conversations.view_changes import with_shortened, without_item
-from app.models.budget import Limits, Usage, measure
+from app.models.budget import Limits, PayloadTokens, measure
 from app.models.error_verdicts import VerdictKind
 from app.policy.policy import StrategyName
 
@@ -24,21 +24,20 @@ def refusal(overflow: Overflow) -> ContextOverflow:
     """Return the error for a payload that does not fit."""
     state = overflow.state
     conversation = sum(item.tokens for item in overflow.entries)
-    usage = state.resolved.usage(
-        conversation, state.summary_tokens, state.added_tool_tokens, state.added_system_tokens
-    )
-    return context_overflow(state.limits, usage)
+    added = state.added_tool_tokens, state.added_system_tokens
+    tokens = state.resolved.tokens(conversation, state.summary_tokens, *added)
+    return context_overflow(state.limits, tokens)
 
 
-def context_overflow(limits: Limits, usage: Usage) -> ContextOverflow:
-    """Return the error for this usage."""
+def context_overflow(limits: Limits, tokens: PayloadTokens) -> ContextOverflow:
+    """Return the error for a payload of these tokens."""
     detail = (
-        f"No valid payload fits the window: {usage.total:,} tokens are needed and"
+        f"No valid payload fits the context window: {tokens.total:,} tokens are needed and"
         f" {limits.capacity:,} are there"
     )
-    if usage.total <= limits.capacity:
-        detail = f"No smaller valid payload can be made: {usage.total:,} tokens are left"
-    return ContextOverflow(detail, {"budget": measure(usage, limits)})
+    if tokens.total <= limits.capacity:
+        detail = f"No smaller valid payload can be made: {tokens.total:,} tokens are left"
+    return ContextOverflow(detail, {"budget": measure(tokens, limits)})
 
 
 async def reduce_after_overflow(
@@ -88,7 +87,7 @@ async def leave_out_reasoning(deps: BuildDependencies, state: BuildState) -> Com
                 conversation.conversation_id, conversation.state.view_version
             )
     messages = conversation.state.shown_messages
-    return unchanged(VerdictKind.REASONING_REFUSED, state.usage.total, messages)
+    return unchanged(VerdictKind.REASONING_REFUSED, state.tokens.total, messages)
 
 
 async def _apply(

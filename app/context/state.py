@@ -44,7 +44,7 @@ from app.conversations.view_changes import (
     with_shown_item,
 )
 from app.formats.message import FormatName
-from app.models.budget import Limits, Usage
+from app.models.budget import Limits, PayloadTokens
 from app.payload.assembler import Assembler
 from app.payload.items import PayloadItems
 from app.policy.policy import StrategyName
@@ -386,7 +386,7 @@ class BuildState:
     @property
     def fits(self) -> bool:
         """Whether the payload fits in the context window."""
-        return self.usage.total <= self.limits.capacity
+        return self.tokens.total <= self.limits.capacity
 
     @property
     def summary_tokens(self) -> int:
@@ -413,27 +413,25 @@ class BuildState:
         return tokens - resolved.raw_dynamic
 
     @cached_property
-    def usage(self) -> Usage:
-        """The usage of the view: exact once it is rendered, estimated from its entries before."""
+    def tokens(self) -> PayloadTokens:
+        """The tokens of the payload: exact once it is rendered, before estimated from entries."""
         resolved = self.resolved
         if self.items is not None:
             conversation, summary = self.items.tokens, self.items.summary_tokens
         else:
             conversation = sum(item.tokens for item in shown_entries(self.entries, self.view))
             summary = self.summary_tokens
-        return resolved.usage(
-            conversation, summary, self.added_tool_tokens, self.added_system_tokens
-        )
+        added = self.added_tool_tokens, self.added_system_tokens
+        return resolved.tokens(conversation, summary, *added)
 
     @property
-    def policy_usage(self) -> Usage:
-        """The usage that is compared with the policy's own context window."""
+    def policy_tokens(self) -> PayloadTokens:
+        """The tokens that are compared with the policy's own context window."""
         resolved, state = self.resolved, self.stored
         if resolved.has_smaller_window:
-            return resolved.usage(
-                state.shown_tokens, state.summary_tokens, agent_tools_tokens(resolved, state)
-            )
-        return self.usage
+            tools = agent_tools_tokens(resolved, state)
+            return resolved.tokens(state.shown_tokens, state.summary_tokens, tools)
+        return self.tokens
 
 
 @dataclass(frozen=True, slots=True)

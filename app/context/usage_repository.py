@@ -22,7 +22,7 @@ from app.database.connections import Repository, Statement
 from app.database.sql import arrays, equal, fields_of, placeholders, read
 from app.database.tables import TABLES
 from app.formats.message import FormatName
-from app.models.budget import Usage
+from app.models.budget import PayloadTokens
 from app.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibration
 from app.models.model_info import INEXACT_MARGIN
 from app.models.prefix_reports import CacheMiss, RemovedReasoning
@@ -314,7 +314,7 @@ def _report_from(row: Any) -> ReportItem:
         row,
         format=FormatName(row["format"]),
         token_usage=TokenUsage(*(row[name] for name in _TOKENS)),
-        regions=Usage(*row["regions"]) if row["regions"] is not None else None,
+        regions=PayloadTokens(*row["regions"]) if row["regions"] is not None else None,
         removed_reasoning=tuple(
             RemovedReasoning(**item) for item in json_text.loads(row["removed_reasoning"])
         ),

@@ -31,13 +31,13 @@ from app.conversations.pressure import (
     LastReport,
     judge,
     make_compaction_due,
+    next_tokens_of,
     read_reported,
     read_visible_tokens,
-    usage_of,
 )
 from app.conversations.settings_resolver import SettingsResolver
 from app.formats.message import LOG_FORMAT, FormatName
-from app.models.budget import Usage, measure, pressure_status
+from app.models.budget import PayloadTokens, measure, pressure_status
 from app.models.calibration import estimate_of, teaches
 from app.models.model_info import INEXACT_MARGIN
 from app.models.prefix_reports import (
@@ -289,7 +289,7 @@ def _count(
     epoch: Epoch,
     report: ReportItem,
     dynamic_texts: Sequence[str] | None,
-) -> tuple[Usage, int] | None:
+) -> tuple[PayloadTokens, int] | None:
     """Return the count of a report's payload before the factor, and the sealed part of it.
 
     `resolved` has the sections and tools of the epoch's start, None where those at its end are not
@@ -313,14 +313,14 @@ def _count(
     system_prompt += sum(change.tokens for change in changes)
     if dynamic_texts is not None:
         system_prompt += resolved.system_tokens(dynamic_texts) - resolved.raw_dynamic
-    usage = replace(
+    counted = replace(
         resolved.raw_fixed,
         system_prompt=system_prompt,
         tool_descriptions=resolved.tool_tokens(start.tools),
         summary=cached.assembler.summary_tokens,
         conversation=tokens,
     )
-    return usage, sealed
+    return counted, sealed
 
 
 async def _placed(
@@ -398,13 +398,12 @@ def _answer(
         found |= {"token_usage": report.token_usage, "cache_miss": report.cache_miss}
         found["removed_reasoning"] = list(report.removed_reasoning)
     if resolved is not None:
-        usage, limits = usage_of(resolved, conversation, visible_tokens), resolved.limits
-        used, is_due = judge(resolved, conversation, usage.total, reported)
+        tokens, limits = next_tokens_of(resolved, conversation, visible_tokens), resolved.limits
+        used, is_due = judge(resolved, conversation, tokens.total, reported)
         margin = limits.margin if limits is not None else INEXACT_MARGIN
-        estimate = estimate_of(
-            conversation.counter, resolved.factor, margin, conversation.calibration
-        )
+        counter, calibration = conversation.counter, conversation.calibration
+        estimate = estimate_of(counter, resolved.factor, margin, calibration)
         found |= {"should_compact": is_due, "judged_tokens": used, "estimate": estimate}
         if limits is not None:
-            found |= asdict(pressure_status(used, limits)) | {"budget": measure(usage, limits)}
+            found |= asdict(pressure_status(used, limits)) | {"budget": measure(tokens, limits)}
     return UsageAnswer(**found)

@@ -24,9 +24,9 @@ from app.conversations.view_changes import lasting_agent_tools
 from app.models.budget import (
     ContextBudget,
     Limits,
+    PayloadTokens,
     Pressure,
     PressureStatus,
-    Usage,
     measure,
     pressure_status,
     scaled,
@@ -66,8 +66,8 @@ async def read_budgets(
     statuses: dict[str, BudgetStatus] = {}
     for conversation, resolved in known:
         key, limits = conversation.conversation_id, resolved.required_limits()
-        usage = usage_of(resolved, conversation, tokens[key])
-        budget, pressure = measure(usage, limits), pressure_status(usage.total, limits)
+        of_build = next_tokens_of(resolved, conversation, tokens[key])
+        budget, pressure = measure(of_build, limits), pressure_status(of_build.total, limits)
         statuses[key] = BudgetStatus(budget, pressure)
     return statuses
 
@@ -102,26 +102,27 @@ def _newest_spans(resolved: ResolvedSettings, conversation: Conversation) -> Seq
     return () if newest.start <= window[0].start else overlap(window, (newest,))
 
 
-def usage_of(resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int) -> Usage:
-    """Return the usage of the next build with these tokens of the log, its notes included."""
-    usage = stored_usage_of(resolved, conversation, visible_tokens)
-    tokens = usage.conversation + conversation.state.unstored_tokens
-    return replace(usage, conversation=max(0, tokens))
-
-
-def stored_usage_of(
+def next_tokens_of(
     resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int
-) -> Usage:
-    """Return the usage that follows from the sums of the log alone."""
+) -> PayloadTokens:
+    """Return the tokens of the next build with these of the log, its notes included."""
+    stored = stored_tokens_of(resolved, conversation, visible_tokens)
+    tokens = stored.conversation + conversation.state.unstored_tokens
+    return replace(stored, conversation=max(0, tokens))
+
+
+def stored_tokens_of(
+    resolved: ResolvedSettings, conversation: Conversation, visible_tokens: int
+) -> PayloadTokens:
+    """Return the tokens that follow from the sums of the log alone."""
     state = conversation.state
     lasting = lasting_agent_tools(
         resolved.policy,
         has_placeholders=state.results_cleared_through > 0,
         hides_messages=state.hidden_span is not None,
     )
-    return resolved.usage_with_notes(
-        visible_tokens, state.summary_tokens, (*state.mentions, *lasting)
-    )
+    mentions = (*state.mentions, *lasting)
+    return resolved.tokens_with_notes(visible_tokens, state.summary_tokens, mentions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def judge(
     estimate: int,
     reported: LastReport | None,
 ) -> tuple[int, bool]:
-    """Return the usage in tokens, and whether it makes a compaction due."""
+    """Return the tokens used, and whether they make a compaction due."""
     used = reported.judged(estimate, resolved.factor) if reported is not None else estimate
     limits, policy = resolved.policy_limits or resolved.limits, resolved.policy.compaction
     if limits is None or limits.due_at is None or not (policy.enabled and policy.auto):

@@ -39,7 +39,7 @@ from app.prompt.resolved_settings import (
     RequestSettings,
     ResolvedSettings,
     digest,
-    fixed_usage,
+    fixed_tokens,
     message_tokens,
     tool_costs,
     tools_from,
@@ -260,7 +260,7 @@ class SettingsResolver:
             tools=tools,
             count=count,
             tool_costs=costs,
-            raw_fixed=fixed_usage(sections, sum(costs), count),
+            raw_fixed=fixed_tokens(sections, sum(costs), count),
             **others,
         )
 
@@ -283,7 +283,7 @@ def _prompt_fields(
     """Return what these decide of resolved settings; they are counted once."""
     static, defined = prompt_from(sections, tools)
     shown, costs = (*static, *dynamic), tool_costs(defined, count)
-    fixed = fixed_usage(shown, sum(costs), count)
+    fixed = fixed_tokens(shown, sum(costs), count)
     return {"sections": shown, "tools": defined, "tool_costs": costs, "raw_fixed": fixed}
 
 

@@ -18,7 +18,7 @@ from app.conversations.epoch import PROVIDER_COMPACTED, model_in
 from app.conversations.events import EventType
 from app.conversations.messages.draft import Draft
 from app.conversations.moving_window import ActiveWindows, view_state_of
-from app.conversations.pressure import stored_usage_of
+from app.conversations.pressure import stored_tokens_of
 from app.conversations.receipt import CompactResult, Receipt, Trigger, ViewState, result_of
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, spans_through
@@ -188,4 +188,4 @@ async def _payload_tokens(resolver: SettingsResolver, conversation: Conversation
         resolved = await resolver.of(conversation)
     except ContextError:
         return shown + conversation.state.summary_tokens
-    return stored_usage_of(resolved, conversation, shown).total
+    return stored_tokens_of(resolved, conversation, shown).total

@@ -418,7 +418,7 @@ CREATE TABLE usage_reports (
     cache_read_tokens bigint NOT NULL,
     -- The token count before calibration, if it is known.
     estimated_tokens bigint,
-    -- Its parts, in the order of the fields of `Usage`.
+    -- Its parts, in the order of the fields of `PayloadTokens`.
     regions bigint[],
     -- What the provider said of the prefix, as JSON.
     removed_reasoning text NOT NULL,

@@ -95,8 +95,8 @@ _RANK = {pressure: rank for rank, pressure in enumerate(Pressure)}
 
 @answer()
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """The tokens of a payload by what they are used for, each already rounded."""
+class PayloadTokens:
+    """The tokens of a payload by component, each already rounded."""
 
     system_prompt: int = 0
     """Used by sections, except skills."""
@@ -208,13 +208,13 @@ def limits_for(
     return Limits(total, max_output_tokens, policy.notice_at, due_at, trigger, block, margin)
 
 
-def measure(usage: Usage, limits: Limits) -> ContextBudget:
-    """Return the budget of a payload with this usage."""
-    window, used = limits.effective_window, usage.total
+def measure(tokens: PayloadTokens, limits: Limits) -> ContextBudget:
+    """Return the budget of a payload with these tokens."""
+    window, used = limits.effective_window, tokens.total
     return ContextBudget(
         context_window=limits.total,
         max_output_tokens=limits.max_output_tokens,
-        **asdict(usage),
+        **asdict(tokens),
         effective_window=window,
         tokens_used=used,
         remaining_tokens=window - used,

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from app.common.answer_schemas import answer
 from app.common.errors import ValidationError
 from app.formats.message import FormatName
-from app.models.budget import Usage
+from app.models.budget import PayloadTokens
 from app.models.model_info import ModelInfo
 from app.models.prefix_reports import CacheMiss, RemovedReasoning
 
@@ -240,7 +240,7 @@ class ReportItem:
     """The tokens of the call."""
     estimated_tokens: int | None = None
     """The service's own count of the payload before calibration, if known."""
-    regions: Usage | None = None
+    regions: PayloadTokens | None = None
     """The parts of that count; null without one."""
     removed_reasoning: tuple[RemovedReasoning, ...] = ()
     """Reasoning that the provider removed; the next build leaves it out."""

@@ -19,7 +19,7 @@ from app.formats import PROVIDERS, ToolDefinition, parse_tool
 from app.formats.message import FormatName
 from app.formats.openai_chat import MAX_TOOLS
 from app.formats.tools import is_run_by_client
-from app.models.budget import Limits, Usage, scaled
+from app.models.budget import Limits, PayloadTokens, scaled
 from app.models.model_info import ModelInfo
 from app.models.tokens import MESSAGE_OVERHEAD, CountText, count_system, estimate_tool_defs_tokens
 from app.policy.policy import Policy
@@ -105,7 +105,7 @@ class ResolvedSettings:
     limits_error: ContextError | None
     sections: tuple[PromptSection, ...]
     tools: tuple[ToolDefinition, ...]
-    raw_fixed: Usage
+    raw_fixed: PayloadTokens
     factor: float
     count: CountText
     sections_hash: str
@@ -286,7 +286,7 @@ class ResolvedSettings:
             count -= sum(map(can_defer, self.tools))
         return listed if count + len(AGENT_TOOLS) <= MAX_TOOLS else frozenset()
 
-    # --- texts and usage -----------------------------------------------------------------
+    # --- texts and tokens ----------------------------------------------------------------
 
     def dynamic(self, request: RequestSettings) -> tuple[str, ...]:
         """Return the texts outside the cached prefix [sections.dynamic-in-tail]."""
@@ -316,16 +316,16 @@ class ResolvedSettings:
         content = section.content
         return self._cached(lambda: self.count(content), "section_tokens", content)
 
-    def usage(
+    def tokens(
         self,
         conversation: int,
         summary: int,
         added_tool_tokens: int = 0,
         added_system_tokens: int = 0,
-    ) -> Usage:
-        """Return the usage of a payload from counts before the factor."""
+    ) -> PayloadTokens:
+        """Return the tokens of a payload from counts before the factor."""
         fixed, factor = self.raw_fixed, self.factor
-        return Usage(
+        return PayloadTokens(
             system_prompt=scaled(fixed.system_prompt + added_system_tokens, factor),
             skill_prompts=scaled(fixed.skill_prompts, factor),
             tool_descriptions=scaled(fixed.tool_descriptions + added_tool_tokens, factor),
@@ -333,28 +333,30 @@ class ResolvedSettings:
             conversation=scaled(conversation, factor),
         )
 
-    def usage_with_notes(self, conversation: int, summary: int, mentions: Iterable[str]) -> Usage:
-        """Return the usage of a payload with its notes, from counts before the factor.
+    def tokens_with_notes(
+        self, conversation: int, summary: int, mentions: Iterable[str]
+    ) -> PayloadTokens:
+        """Return the tokens of a payload with its notes, from counts before the factor.
 
         It counts what a build adds to a payload: the notes after the history, and the agent tools
         that notes and messages mention.
         """
         named, limits = frozenset(mentions), self.limits
         own = self.agent_tool_tokens(self.agent_tools(named))
-        usage = self.usage(conversation, summary, own)
+        tokens = self.tokens(conversation, summary, own)
         names = COMPACT_CONTEXT in self.named_agent_tools(self.agent_tools((COMPACT_CONTEXT,)))
         notes = Notes(None, 0, names)
         for _ in range(NOTE_ROUNDS if limits is not None else 0):
             assert limits is not None
-            if notes.percent is None and not limits.reached(usage.total, limits.notice_at):
-                return usage
-            notes = Notes(percent_of(usage.total, limits), 0, names)
+            if notes.percent is None and not limits.reached(tokens.total, limits.notice_at):
+                return tokens
+            notes = Notes(percent_of(tokens.total, limits), 0, names)
             own = self.agent_tool_tokens(self.agent_tools(named | notes.mentions))
-            more = self.usage(conversation, summary, own, self.system_tokens(notes.texts))
-            if more.total > limits.capacity or more == usage:
-                return usage
-            usage = more
-        return usage
+            more = self.tokens(conversation, summary, own, self.system_tokens(notes.texts))
+            if more.total > limits.capacity or more == tokens:
+                return tokens
+            tokens = more
+        return tokens
 
 
 def agent_tool_definition(name: str) -> ToolDefinition:
@@ -389,8 +391,10 @@ def check_tools(resolved: ResolvedSettings, format: FormatName) -> None:
         raise ValidationError.at("/tools", detail)
 
 
-def fixed_usage(sections: Sequence[PromptSection], tool_tokens: int, count: CountText) -> Usage:
-    """Return the usage of sections and of tools whose tokens are given.
+def fixed_tokens(
+    sections: Sequence[PromptSection], tool_tokens: int, count: CountText
+) -> PayloadTokens:
+    """Return the tokens of sections and of tools, of which those of the tools are given.
 
     The system prompt is counted as one text, and each dynamic text as a message.
     """
@@ -399,7 +403,7 @@ def fixed_usage(sections: Sequence[PromptSection], tool_tokens: int, count: Coun
     whole = count_system(text, count) if text else 0
     skills = [section for section in static if section.kind is SectionKind.SKILL]
     skill = min(sum(count(section.content) for section in skills), whole)
-    return Usage(
+    return PayloadTokens(
         system_prompt=whole - skill + message_tokens(dynamic_texts(sections), count),
         skill_prompts=skill,
         tool_descriptions=tool_tokens,

@@ -8,7 +8,7 @@ export interface Region {
   tokens: number;
 }
 
-export const regionsOf = (tokens: Schemas["Usage"]): Region[] => [
+export const regionsOf = (tokens: Schemas["PayloadTokens"]): Region[] => [
   { name: "System prompt", kind: "system", tokens: tokens.system_prompt },
   { name: "Skills", kind: "skills", tokens: tokens.skill_prompts },
   { name: "Tools", kind: "tools", tokens: tokens.tool_descriptions },

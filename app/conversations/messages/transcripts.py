@@ -256,8 +256,8 @@ class TranscriptService:
         window = conversation.state.window
         pinned = await session.log.pinned(conversation.conversation_id)
         pinned_tokens = sum(entry.tokens for entry in pinned if window.holds(entry.seq))
-        tokens = resolved.usage(pinned_tokens, 0).conversation
-        max_tokens = int((limits.capacity - resolved.usage(0, 0).fixed) * MAX_PINNED_SHARE)
+        tokens = resolved.tokens(pinned_tokens, 0).conversation
+        max_tokens = int((limits.capacity - resolved.tokens(0, 0).fixed) * MAX_PINNED_SHARE)
         if tokens > max_tokens:
             raise ValidationError(
                 f"Pinned messages would take {tokens} tokens. The limit is {max_tokens}:"

@@ -28,7 +28,7 @@ from app.conversations.turns import Entry, entry, pinned_seqs
 from app.conversations.view import Span, Summary, View, spans_beside
 from app.conversations.view_changes import base_view, kept_seqs, kept_with_pins, shown_entries
 from app.formats.message import Role
-from app.models.budget import Limits, Usage
+from app.models.budget import Limits, PayloadTokens
 from app.policy.policy import CompactionPolicy, Policy, SandwichPolicy, StrategyName
 from app.prompt.resolved_settings import ResolvedSettings
 from tests.domain.histories import entries, pinned_at
@@ -59,7 +59,7 @@ def resolved_with(
         policy=(policy or Policy()).model_copy(update={"agent_tools": "none"}),
         limits=limits,
         policy_limits=limits,
-        raw_fixed=Usage(system_prompt=fixed),
+        raw_fixed=PayloadTokens(system_prompt=fixed),
         factor=factor,
     )
 

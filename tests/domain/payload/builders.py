@@ -30,7 +30,7 @@ from app.policy.policy import (
     SlidingWindowPolicy,
     StrategyName,
 )
-from app.prompt.resolved_settings import ResolvedSettings, fixed_usage, message_tokens, tool_costs
+from app.prompt.resolved_settings import ResolvedSettings, fixed_tokens, message_tokens, tool_costs
 from app.prompt.sections import PromptSection, dynamic_texts, merge_sections
 from tests.domain.histories import CHAT, RawLog, entries_of, pinned_at, raw_logs, rows_of, third
 from tests.judge import refusals
@@ -230,7 +230,7 @@ def resolved_of(
         limits_error=None,
         sections=merged,
         tools=tools,
-        raw_fixed=fixed_usage(merged, sum(costs), third),
+        raw_fixed=fixed_tokens(merged, sum(costs), third),
         factor=1.0,
         count=third,
         sections_hash="s",

@@ -31,7 +31,7 @@ from app.prompt.resolved_settings import (
     STUB_TOOL,
     PayloadTools,
     ResolvedSettings,
-    fixed_usage,
+    fixed_tokens,
     message_tokens,
 )
 from app.prompt.sections import (
@@ -191,7 +191,7 @@ def test_every_section_belongs_to_one_component(given_: list[PromptSection]) -> 
     """
     merged = merge_sections([given_])
     static = static_sections(merged)
-    usage = fixed_usage(merged, 0, third)
+    usage = fixed_tokens(merged, 0, third)
     whole = count_system(system_text(static), third) if static else 0
     dynamic = message_tokens(dynamic_texts(merged), third)
     assert usage.system_prompt + usage.skill_prompts == whole + dynamic
