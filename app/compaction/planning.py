@@ -49,16 +49,16 @@ NOT_SHORTER = "the summary would not be shorter"
 MIN_SUMMARY_TOKENS = 64
 MAX_SUMMARY_TOKENS = 2048
 SUMMARY_SHARE = 0.1
-"""The share of a request's window that a summary for this request alone may take."""
+"""The share of a request's context window that a summary for this request alone may take."""
 SUMMARY_ROOM_SHARE = 0.2
 """The share of what the target leaves that summaries may take, those of a tree together."""
 ASKED_ROOM_SHARE = 0.5
 """The same where a caller asks for a target: so it holds what matters of a long history."""
-FLOOR_TOKENS = 400
-FLOOR_SHARE = 0.1
+LEAST_TOKENS = 400
+LEAST_SHARE = 0.1
 """A summary may take at least these tokens, or this share of what it stands for if that is more."""
-FLOOR_ROOM_SHARE = 0.25
-"""The share of what the window leaves for history that this minimum may take."""
+LEAST_OF_HISTORY = 0.25
+"""The share of what the context window leaves for history that this minimum may take."""
 LOG_TOKENS_PER_TOKEN = 8
 TREE_NODES = 8
 """So many summaries of a tree fit at their largest; more of them are merged into the next level."""
@@ -103,7 +103,7 @@ class CompactionInput:
         tool_tokens = agent_tools_tokens(
             self.resolved,
             self.state,
-            has_placeholders=view.last_cleared > 0,
+            has_placeholders=view.last_cleared_result > 0,
             has_shortened=bool(view.shortened),
             hides_messages=view.hides_messages,
         )
@@ -303,7 +303,7 @@ def room_for_summaries(source: CompactionInput, target_tokens: int | None = None
 
     That is a share of what the target leaves beside the fixed tokens, in raw counts. It grows with
     the log, and is at most half of what it stands for. Unless a target is asked for, it is at least
-    the floor, as long as the messages that always stay leave it.
+    `least_summary_tokens`, as long as the messages that always stay leave it.
     """
     state, resolved, entries = source.state, source.resolved, source.shown
     limits, factor = resolved.compaction_limits(), resolved.factor
@@ -317,10 +317,10 @@ def room_for_summaries(source: CompactionInput, target_tokens: int | None = None
     largest = max(MAX_SUMMARY_TOKENS, log_tokens // LOG_TOKENS_PER_TOKEN)
     room = min(int(free * SUMMARY_ROOM_SHARE), largest, log_tokens // 3)
     window = int(limits.capacity / factor) - fixed
-    floor = min(summary_floor(tokens + state.summary_tokens), int(window * FLOOR_ROOM_SHARE))
+    least = min(least_summary_tokens(tokens + state.summary_tokens), int(window * LEAST_OF_HISTORY))
     fewest = ShownHistory(entries, state.hidden_span, NO_ROOM).fewest
     left = window - sum(item.placeholder_tokens for item in fewest)
-    return max(MIN_SUMMARY_TOKENS, min(max(room, floor), left))
+    return max(MIN_SUMMARY_TOKENS, min(max(room, least), left))
 
 
 def summary_limit(plan: CompactionPlan, room: int, source: CompactionInput) -> int:
@@ -340,10 +340,10 @@ def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
     return tokens_of(item for item in history if hidden.holds(item.seq) and item.seq not in shown)
 
 
-def summary_floor(replaced_tokens: int) -> int:
+def least_summary_tokens(replaced_tokens: int) -> int:
     """Return what summaries may take at least before more messages stay, labels included."""
-    floor = max(FLOOR_TOKENS, int(replaced_tokens * FLOOR_SHARE))
-    return min(floor, replaced_tokens // 2)
+    least = max(LEAST_TOKENS, int(replaced_tokens * LEAST_SHARE))
+    return min(least, replaced_tokens // 2)
 
 
 def summary_reserve(limits: Limits) -> int:

@@ -1,7 +1,7 @@
 """Rewinds: later messages leave the active window, and a new branch goes on. [rewind.window]
 
-1. A rewind changes the window, not the log: its messages are outside, as after a clear. What comes
-   later is shown behind those that stay.
+1. A rewind changes the active window, not the log: its messages are outside, as after a clear. What
+   comes later is shown after those that stay.
 2. It cuts between call groups. Inside one, the whole group leaves, as a call without its results
    would mislead the model. [rewind.call-groups]
 3. Its view is that of the newest compaction that covers no message that leaves. Its receipt makes

@@ -185,7 +185,7 @@ class CompactionRun:
         summary, retain = await self.summarise(plan, plan.hidden, self.summary_limit(plan))
         return Executed(plan, source.view_after(plan, (summary,), retain or ""), (summary,))
 
-    async def summarise_behind_item(self, item_seq: int) -> Executed:
+    async def summarise_before_item(self, item_seq: int) -> Executed:
         """Summarise what a provider's item stands for; what is shown stays the same."""
         view = self.source.view
         hidden = Span(view.hidden.start if view.hidden is not None else 1, item_seq)
@@ -377,7 +377,7 @@ class CompactionRun:
             if view.provider_item is None
             else Trigger.PROVIDER,
             strategies_run=plan.steps,
-            hidden_span=plan.hidden or view.hidden or Span(1, view.last_cleared + 1),
+            hidden_span=plan.hidden or view.hidden or Span(1, view.last_cleared_result + 1),
             view=view,
             made=tuple(executed.made),
             summary_tokens=view_summary_tokens(view, resolved.count),

@@ -272,7 +272,7 @@ class CompactionService:
         self._fruitless_plans[conversation_id] = plan_key
         return NoCompaction(result.reason or "")
 
-    async def summarise_behind_item(
+    async def summarise_before_item(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings, view_version: int
     ) -> tuple[str, ...]:
         """Make the summary that a build needs because it cannot send a provider's item.
@@ -299,7 +299,7 @@ class CompactionService:
         if receipt is None or item is None:
             return
         try:
-            executed = await run.summarise_behind_item(item.seq)
+            executed = await run.summarise_before_item(item.seq)
             made = executed.view
             receipt = replace(
                 receipt,

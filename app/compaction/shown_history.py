@@ -79,14 +79,15 @@ NO_ROOM = HistoryBudget(0, 0, 0, 0)
 class ShownHistory:
     """The entries that a view shows, each at its cost there, and their budget.
 
-    `covered` is the range that the view hides. A reduction cleared results `cleared_through` a seq.
+    `covered` is the range that the view hides. A reduction cleared the results up to the seq
+    `results_cleared_through`.
     """
 
     entries: Sequence[Entry]
     covered: Span | None
     budget: HistoryBudget
     policy: Policy = field(default_factory=Policy)
-    cleared_through: int = 0
+    results_cleared_through: int = 0
 
     @cached_property
     def tokens(self) -> int:
@@ -123,7 +124,8 @@ class ShownHistory:
             else item
             for item in self.entries
         ]
-        return replace(self, entries=entries, cleared_through=max(through, self.cleared_through))
+        last = max(through, self.results_cleared_through)
+        return replace(self, entries=entries, results_cleared_through=last)
 
     def show(self, entries: Sequence[Entry]) -> ShownHistory:
         """Hide all but these of the entries: the hidden range grows."""
@@ -148,7 +150,7 @@ class ShownHistory:
         plan = CompactionPlan(
             steps,
             freed - after.tokens,
-            results_cleared_through=after.cleared_through,
+            results_cleared_through=after.results_cleared_through,
             summarises=False,
         )
         if not seqs or (hidden := after.covered) is None:
@@ -176,7 +178,7 @@ class ShownHistory:
 
     @cached_property
     def last_group(self) -> int:
-        """The index of the last call group behind the covered range."""
+        """The index of the last call group after the covered range."""
         return max(self.covered_end, group_boundary_before(self.entries, len(self.entries) - 1))
 
     def between(self, top: int, bottom: int, *, keeps_users: bool = True) -> list[Entry]:

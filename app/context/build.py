@@ -341,8 +341,8 @@ async def _record(
     ):
         async with deps.database.session() as session:
             await session.contexts.set_unstored_tokens(key, state.stored.view_version, tokens)
-    behind = sum(change.after == through_seq for change in state.changes)
-    build_id = BuildId(epoch.epoch_id, through_seq, tail_hash, behind)
+    count = sum(change.after_seq == through_seq for change in state.changes)
+    build_id = BuildId(epoch.epoch_id, through_seq, tail_hash, count)
     return replace(build, build_id=str(build_id))
 
 

@@ -221,7 +221,7 @@ def _shown_messages(build: RecordedBuild) -> list[dict[str, Any]]:
 class BuildReplayService:
     """Renders earlier builds again, from what was stored when their epoch began.
 
-    A build's id names its epoch, its newest message, how many changes stand behind that, and the
+    A build's id names its epoch, its newest message, how many changes come after that, and the
     hash of its tail. With the log, which never changes, these give the payload byte for byte.
     Current settings are not used, except the registry's entry of the model.
     """
@@ -243,14 +243,14 @@ class BuildReplayService:
             )
             if build is None:
                 raise unknown
-            (_, through_seq, tail_hash, behind), epoch = build
+            (_, through_seq, tail_hash, count), epoch = build
             if epoch.view_version < conversation.state.redacted_version:
                 message = "A message of this conversation was redacted after that build"
                 raise Gone(message, {"build_id": build_id})
             if not epoch.start_seq <= through_seq <= conversation.state.head_seq:
                 raise unknown
             start, format = epoch_start_from(epoch.start_json), FormatName(epoch.format)
-            changes = changes_at(epoch, through_seq, behind)
+            changes = changes_at(epoch, through_seq, count)
             if changes is None:
                 raise unknown
             hashes = (epoch.sections_hash, epoch.tools_hash, epoch.policy_hash, start.dynamic_hash)
@@ -301,15 +301,15 @@ async def find_build(
     return (parsed_id, epoch) if epoch is not None else None
 
 
-def changes_at(epoch: Epoch, through_seq: int, behind: int) -> tuple[PromptChange, ...] | None:
+def changes_at(epoch: Epoch, through_seq: int, count: int) -> tuple[PromptChange, ...] | None:
     """Return the changes in the payload of a build; None where its id is of no build.
 
-    So many of them stand `behind` its newest message.
+    `count` of them come after its newest message.
     """
     changes = changes_from(epoch.changes)
-    before = tuple(change for change in changes if change.after < through_seq)
-    last = tuple(change for change in changes if change.after == through_seq)
-    return (*before, *last[:behind]) if behind <= len(last) else None
+    before = tuple(change for change in changes if change.after_seq < through_seq)
+    last = tuple(change for change in changes if change.after_seq == through_seq)
+    return (*before, *last[:count]) if count <= len(last) else None
 
 
 def _is_tail(text: str) -> bool:

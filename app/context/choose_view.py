@@ -117,7 +117,7 @@ async def _new_view(deps: BuildDependencies, state: BuildState, start: EpochStar
 async def _add_missing_summary(deps: BuildDependencies, state: BuildState) -> Retry:
     """Summarise what a provider's item stands for, where this payload cannot send it."""
     attempt = state.attempt
-    degraded = await deps.compaction.summarise_behind_item(
+    degraded = await deps.compaction.summarise_before_item(
         attempt.tenant_id, attempt.conversation_id, attempt.settings, state.stored.view_version
     )
     return Retry(replace(attempt, degraded=tuple(dict.fromkeys((*attempt.degraded, *degraded)))))
@@ -392,7 +392,7 @@ def _last_agent_tools(state: BuildState) -> tuple[str, ...]:
 def _lasting_agent_tools(state: BuildState) -> tuple[str, ...]:
     return lasting_agent_tools(
         state.resolved.policy,
-        has_placeholders=state.view.last_cleared > 0,
+        has_placeholders=state.view.last_cleared_result > 0,
         hides_messages=state.view.hides_messages,
     )
 

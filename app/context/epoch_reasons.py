@@ -75,7 +75,7 @@ def choose_epoch(state: BuildState, previous: EpochChoice | None = None) -> Epoc
     new_start = _new_start(state, kept_tools)
     reason = break_reason(state, last_epoch, last_start, new_start)
     reason = reason and (state.attempt.break_reason or reason)
-    if not has_left and state.reasoning_floor <= last_start.view.reasoning_after:
+    if not has_left and state.min_reasoning_after <= last_start.view.reasoning_after:
         if reason is None:
             return EpochChoice(last_start, None, kept_tools)
         if (start := _with_same_prefix(state, last_start, new_start, reason)) is not None:
@@ -160,7 +160,7 @@ def _with_reasoning(state: BuildState, start: EpochStart, after: int) -> EpochSt
     """Return the start with the reasoning after this seq, if a payload with it fits."""
     return _with_view(
         start,
-        reasoning_after=max(after, state.reasoning_floor),
+        reasoning_after=max(after, state.min_reasoning_after),
         reasoning_of=state.resolved.accepted_reasoning(state.format),
     )
 
@@ -168,7 +168,7 @@ def _with_reasoning(state: BuildState, start: EpochStart, after: int) -> EpochSt
 def _begins_with_item(state: BuildState) -> bool:
     """Whether the history is what the model saw when it made the messages after its item."""
     view, item = state.view, state.view.sent_item
-    if item is None or item.model != state.resolved.model or state.reasoning_floor:
+    if item is None or item.model != state.resolved.model or state.min_reasoning_after:
         return False
     is_alone = not (state.opening.texts or view.unhidden_seqs or view.summary_texts())
     return is_alone and not view.is_reduced_inside
@@ -232,7 +232,7 @@ async def with_changes_as_items(deps: BuildDependencies, state: BuildState) -> B
 def planned_change(
     resolved: ResolvedSettings, format: FormatName, old: RecordedPrompt, after: int
 ) -> PromptChange | None:
-    """Return how old sections and tools become the resolved ones, behind the message `after`.
+    """Return how old sections and tools become the resolved ones, after the message at a seq.
 
     None where the model has no items for it, or one could be misunderstood.
     """

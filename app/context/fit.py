@@ -322,13 +322,13 @@ def _with_less_reasoning(state: BuildState) -> BuildState | None:
     The last step keeps its own the longest: its results go back with it. None where there is no
     more to leave out.
     """
-    kept = max(state.reasoning_floor, state.view.reasoning_after)
+    kept = max(state.min_reasoning_after, state.view.reasoning_after)
     newest = {item.role: item.seq for item in state.entries}
     floors = (newest.get(Role.USER, 0), newest.get(Role.ASSISTANT, 0) - 1, state.stored.head_seq)
     floor = min((seq for seq in floors if seq > kept), default=None)
     if floor is None:
         return None
-    return replace(_unrendered(state, state.view), reasoning_floor=floor)
+    return replace(_unrendered(state, state.view), min_reasoning_after=floor)
 
 
 async def _reduce_view(

@@ -4,7 +4,7 @@
 2. Cache breakpoints are added at the end. They are no part of the stable prefix.
 3. Items are JSON already: they are joined, not parsed and written again.
 4. A delta has only what the caller lacks: it keeps its first `base_items` items, appends the items
-   of the delta, and puts the tail behind them for this one call.
+   of the delta, and puts the tail after them for this one call.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def render_payload(
     system = provider.system(prompt, marked_sections)
 
     def chosen(positions: Sequence[BreakpointPosition]) -> tuple[BreakpointPosition, ...]:
-        """Return the newest positions behind a prefix that is long enough to be cached."""
+        """Return the newest positions after a prefix that is long enough to be cached."""
         fixed = resolved.raw_fixed.fixed - resolved.raw_dynamic  # what is the same in an epoch
         long_enough = [place for place in positions if place.tokens + fixed >= min_tokens]
         # OpenAI writes an implicit one.

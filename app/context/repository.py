@@ -351,7 +351,7 @@ class ContextRepository(ReceiptQueries):
             "texts": [*texts.values()],
             "unstored": unstored,
             "before": before,
-            "after": changes_from(epoch.changes)[-1].after if before is not None else None,
+            "after": changes_from(epoch.changes)[-1].after_seq if before is not None else None,
         }
         version: int | None = await self._session.value(ADD_EPOCH, **values)
         return version

@@ -120,7 +120,7 @@ class Reading(ResponseSchema):
 
 
 class UsageAnswer(Reading):
-    """Whether to compact, and the figures behind it; the pressure is that of `judged_tokens`."""
+    """Whether to compact, and the figures for it; the pressure is that of `judged_tokens`."""
 
     report_id: str | None
     """Id of the report that was judged; null for none."""
@@ -208,7 +208,7 @@ class CallSettings(RequestSchema):
     `dynamic_position` sets its place, by default the tail."""
     known: Known | None = None
     """The build whose payload you have. The answer then has `delta: true` and only new items:
-    keep your first `base_items` items, append those of the payload, and put `tail` behind
+    keep your first `base_items` items, append those of the payload, and put `tail` after
     them for this call. Where that is impossible, the payload is whole."""
 
 

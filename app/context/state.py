@@ -234,8 +234,8 @@ class BuildState:
     which the rows of `input` extend. `entries` are the messages of the view with their tokens; they
     may grow while a cached payload does. `dynamic_texts` are those of scratchpad and status, which
     stand before or after the history as the policy says. `excluded_seqs` are the tool results that
-    the policy never clears, None until they are read. Reasoning up to `reasoning_floor` is left
-    out, because no payload with it fits. The epoch that is `continued` has changed sections and
+    the policy never clears, None until they are read. Only reasoning after `min_reasoning_after` is
+    sent, because no payload with more fits. The epoch that is `continued` has changed sections and
     tools as items, of which the last may not be stored yet; those in `resolved` are of its start.
     """
 
@@ -245,7 +245,7 @@ class BuildState:
     limits: Limits
     last_epoch: Epoch | None
     cached: CachedPayload | None
-    reasoning_floor: int
+    min_reasoning_after: int
     degraded: tuple[str, ...]
     view: View = WHOLE_VIEW
     entries: Sequence[Entry] = ()

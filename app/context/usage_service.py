@@ -38,7 +38,7 @@ from app.conversations.pressure import (
 from app.conversations.settings_resolver import SettingsResolver
 from app.formats.message import LOG_FORMAT, FormatName
 from app.models.budget import PayloadTokens, measure, pressure_status
-from app.models.calibration import estimate_of, teaches
+from app.models.calibration import estimate_of, may_correct
 from app.models.model_info import INEXACT_MARGIN
 from app.models.prefix_reports import (
     Removal,
@@ -148,7 +148,7 @@ class UsageService:
                 format = FormatName(last.format) if last is not None else None
             settings = RequestSettings(format or LOG_FORMAT, report.model)
             resolved = await self._resolved(conversation, settings)
-            entry, reported, visible_tokens, is_lesson = None, None, 0, False
+            entry, reported, visible_tokens, corrects = None, None, 0, False
             if not is_new or report.usage is None:
                 stored = await session.usage.newest(conversation_id)
             else:
@@ -171,8 +171,8 @@ class UsageService:
                         # Only their provider knows what hosted tools cost.
                         is_known = all(tool.hosted is None for tool in resolved.tools)
                         counts = call.usage.sent_tokens, regions.total, sealed
-                        is_lesson = is_known and teaches(*counts, conversation.counter)
-                        is_lesson = is_lesson and not (call.has_steps or removed)
+                        corrects = is_known and may_correct(*counts, conversation.counter)
+                        corrects = corrects and not (call.has_steps or removed)
                 if not await session.usage.add(conversation_id, stored, usage_json):
                     raise NotFound.conversation(conversation_id)
                 if removed and epoch is not None and stored.epoch == epoch.epoch:
@@ -191,7 +191,7 @@ class UsageService:
                 await session.usage.add_to_conversation(conversation_id, [entry])
             # Other reports of the model, and of the tenant, wait for the end of this transaction
             # from here on.
-            if stored is not None and is_lesson:
+            if stored is not None and corrects:
                 calibration = await session.usage.calibrate(
                     tenant_id,
                     stored.model,
@@ -203,7 +203,7 @@ class UsageService:
                 resolved = await self._resolved(conversation, settings)
             if entry is not None:
                 await session.usage.add_to_tenant(tenant_id, conversation.agent_id, [entry])
-        answer = _answer(conversation, resolved, visible_tokens, reported, is_lesson)
+        answer = _answer(conversation, resolved, visible_tokens, reported, corrects)
         if (
             answer.should_compact
             and resolved is not None
@@ -307,7 +307,7 @@ def _count(
         or start.view.sent_item is not None
     ):
         return None
-    changes = [it for it in changes_from(epoch.changes) if it.after <= report.through_seq]
+    changes = [it for it in changes_from(epoch.changes) if it.after_seq <= report.through_seq]
     tokens, sealed = cached.assembler.tokens_at(report.through_seq)
     system_prompt = resolved.raw_fixed.system_prompt
     system_prompt += sum(change.tokens for change in changes)

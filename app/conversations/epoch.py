@@ -3,7 +3,7 @@
 1. An epoch belongs to a payload stream: one format and one model of a conversation.
 2. It has one set of resolved settings and one view. While both stay the same, every payload extends
    the one before. When either changes, a new epoch starts, with the reason.
-3. Changed sections and tools may also be items of the epoch, behind its prefix, where the provider
+3. Changed sections and tools may also be items of the epoch, after its prefix, where the provider
    has such items. They are part of the system prompt and the tools of the next epoch.
 4. Only its start and these changes are stored. Each of its payloads follows from them and the log.
 """
@@ -60,9 +60,9 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class PromptChange:
-    """Other sections or tools than before, and the items that say so behind the message `after`."""
+    """Other sections or tools than before, and the items that say so, after a message."""
 
-    after: int
+    after_seq: int
     sections_hash: str
     tools_hash: str
     items: tuple[dict[str, Any], ...] = ()
@@ -99,7 +99,7 @@ class EpochStart:
 class BuildId(NamedTuple):
     """The parts of a build's id: its epoch, the seq of its newest message, and its tail.
 
-    So many of the epoch's `changes` stand behind that message.
+    `changes` is the number of the epoch's changes after that message.
     """
 
     epoch_id: str

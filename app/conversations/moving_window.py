@@ -327,7 +327,7 @@ async def view_state_of(
     if (
         view.hidden is None
         and view.provider_item is None
-        and view.last_cleared < window[0].start
+        and view.last_cleared_result < window[0].start
         and not view.shortened
         and not state.window.rewound
     ):

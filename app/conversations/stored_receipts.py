@@ -27,7 +27,7 @@ from app.conversations.view_changes import (
     kept_seqs,
     kept_with_pins,
     provider_item,
-    view_behind_item,
+    view_from_item,
     with_view,
 )
 from app.formats import PROVIDERS
@@ -151,7 +151,7 @@ class ProviderCompactions:
                 entries = await session.log.entries(conversation_id, span.start, span.end)
                 kept_seqs |= {item.seq for item in entries if item.role is Role.USER}
         item = provider_item(part, seq, format, model, count)
-        view = view_behind_item(before, item, kept_seqs, readable_summary(part), count)
+        view = view_from_item(before, item, kept_seqs, readable_summary(part), count)
         receipt = Receipt(
             compaction_id=self._new_id(),
             parent_id=state.compaction_id,

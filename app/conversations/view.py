@@ -254,7 +254,7 @@ class View:
         return at < len(self.repeated_results) and self.repeated_results[at].seq == seq
 
     @property
-    def last_cleared(self) -> int:
+    def last_cleared_result(self) -> int:
         """The seq up to which tool results are cleared, some or all; 0 where none is."""
         repeated = self.repeated_results
         return repeated[-1].seq if repeated else self.results_cleared_through
@@ -286,7 +286,7 @@ class View:
     def is_reduced_inside(self) -> bool:
         """Whether something is left out that neither a summary nor a provider's item stands for."""
         cut = self.media_cut is not None
-        return bool(self.note or self.last_cleared or self.shortened) or cut
+        return bool(self.note or self.last_cleared_result or self.shortened) or cut
 
     @property
     def cuts_the_start(self) -> bool:

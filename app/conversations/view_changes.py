@@ -154,7 +154,7 @@ def provider_item(
     return ProviderItem(seq, format, model, MESSAGE_OVERHEAD + tokens, is_requested(part))
 
 
-def view_behind_item(
+def view_from_item(
     view: View, item: ProviderItem, pinned_seqs: Iterable[int], text: str, count: CountText
 ) -> View:
     """Return the view that begins with a provider's item.

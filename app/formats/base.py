@@ -144,7 +144,7 @@ class Provider(ABC):
     names_family: ClassVar[bool] = False
     """Whether reasoning names the family that made it, otherwise it is that of the provider."""
     ends_with_reasoning: ClassVar[bool] = False
-    """Whether a message may end with reasoning behind something else."""
+    """Whether a message may end with reasoning after something else."""
     joins_answers: ClassVar[bool] = True
     """Whether messages of one answer are joined, because results have to follow their calls."""
     image_types: ClassVar[tuple[str, ...]] = ()
@@ -393,7 +393,7 @@ class Provider(ABC):
     def render(self, message: Message, call: Raw | None = None) -> list[Wire]:
         """Render a message `for_payload`; `call` is the rendered call that a result answers.
 
-        The first piece of a result is the result; those after it stand behind all results.
+        The first piece of a result is the result; those after it come after all results.
         """
 
     def _wire_part(self, part: Part) -> Wire:
@@ -489,7 +489,7 @@ class Provider(ABC):
         """Return a request without its model; `tools` and `cache_key` are fields or nothing."""
 
     def change(self, model: str, text: str, tools: tools_module.ToolChange) -> list[Wire] | None:
-        """Render a text and other tools as items that may stand behind the history.
+        """Render a text and other tools as items that may come after the history.
 
         None for a model or a change that the provider has no such items for.
         """

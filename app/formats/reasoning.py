@@ -56,7 +56,7 @@ _DEMANDING: Final = ("deepseek", "kimi", "moonshot")
 _REASONING_MODEL: Final = re.compile(r"(?:^|[/.])o[1-9](?:-|$)")
 _CLAUDE_VERSION: Final = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _FIRST_BOUND: Final = (5, 1)
-"""The first version of Claude that refuses thinking behind another prefix."""
+"""The first version of Claude that refuses thinking after another prefix."""
 
 BLANK_REASONING: Final = " "
 """The shortest reasoning that DeepSeek and Moonshot accept in a message of a tool loop."""

@@ -58,7 +58,7 @@ NO_REPORTS = Calibration(1.0, INEXACT_MARGIN, 0)
 """The calibration of a model before its first report."""
 
 
-def teaches(reported: int, counted: int, sealed: int, counter: str) -> bool:
+def may_correct(reported: int, counted: int, sealed: int, counter: str) -> bool:
     """Whether a report says something about a count, of which `sealed` tokens are (rule 2)."""
     if counted < MIN_COUNTED or sealed >= SEALED_SHARE * counted:
         return False

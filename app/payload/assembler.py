@@ -18,7 +18,7 @@
 9. Reasoning at the end of an assistant message, with nothing after it, begins the next message of
    the assistant, and is left out before any other message: providers refuse it as the last thing
    that the model said.
-10. Changed sections and tools are items behind a message of the user or complete results. An
+10. Changed sections and tools are items after a message of the user or complete results. An
    assembler in which one of them has no such place is `misplaced`.
 11. Stable items and breakpoints are known after every row, so that a caller who has an earlier
    payload needs only new items.
@@ -378,7 +378,7 @@ class Assembler(ShownMessages, ABC):
         """Put the changes that stand before the next row, by default all (rule 10)."""
         while self.placed < len(self.changes):
             change = self.changes[self.placed]
-            if next_seq is not None and change.after >= next_seq:
+            if next_seq is not None and change.after_seq >= next_seq:
                 return
             self.placed += 1
             self._put_beginning()  # the build that made the change had it

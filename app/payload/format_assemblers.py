@@ -63,7 +63,7 @@ class MergingAssembler(Assembler):
 
     def _put_blocks(self, sender: str, pieces: Sequence[Wire], tokens: int) -> None:
         if sender != self._role:
-            # Anthropic takes one of the system behind the user's alone, and no user's behind it.
+            # Anthropic takes one of the system only after the user's, and no user's after it.
             if (sender == SYSTEM and self._role != USER) or (self._role, sender) == (SYSTEM, USER):
                 self.misplaced = True
             self._close_item()
@@ -86,7 +86,7 @@ class MergingAssembler(Assembler):
             self._role = ""
 
     def _add_breakpoint(self) -> None:
-        """Record the position behind the last block; every `BREAKPOINT_INTERVAL`th is fixed."""
+        """Record the position after the last block; every `BREAKPOINT_INTERVAL`th is fixed."""
         position = BreakpointPosition(
             self._item_count, self._open_item_bytes - 1, self.tokens + self.summary_tokens
         )

@@ -197,7 +197,7 @@ class ForkService:
         changes = changes_from(epoch.changes) if epoch is not None else ()
         if epoch is None or not changes or epoch.view_version != state.view_version:
             return
-        if max(epoch.start_seq, changes[-1].after) > state.head_seq:
+        if max(epoch.start_seq, changes[-1].after_seq) > state.head_seq:
             return
         fork = await session.conversations.get(*owner)
         dynamic_hash = epoch_start_from(epoch.start_json).dynamic_hash

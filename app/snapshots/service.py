@@ -8,7 +8,7 @@
    windows are read, and at most `MAX_TEXT_CHARS` of each text, so that a summary takes a few calls
    of any window.
 3. A transaction that adds a part holds a key-share lock on the head of its conversation, so that a
-   deletion, which locks the head, leaves no part behind [log.delete-everything].
+   deletion, which locks the head, leaves no part [log.delete-everything].
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Log:
                     raise
 
     def _appended(self, api: Api, new: list[Json], head: int) -> Steps:
-        """Append messages behind a seq, and return a build."""
+        """Append messages after a seq, and return a build."""
         while len(new) > MAX_MESSAGES:
             batch = {"messages": new[:MAX_MESSAGES], "expected_seq": head}
             said = {"format": api.format, **batch}

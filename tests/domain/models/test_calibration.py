@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.models.calibration import ENOUGH_REPORTS, Calibration, safety_margin, teaches
+from app.models.calibration import ENOUGH_REPORTS, Calibration, may_correct, safety_margin
 
 RATIOS = st.floats(0.3, 3.5)
 
@@ -24,12 +24,12 @@ RATIOS = st.floats(0.3, 3.5)
         (801, 200, "tokenizer", False),
     ],
 )
-def test_doubtful_reports_teach_nothing(
+def test_doubtful_reports_correct_nothing(
     reported: int, counted: int, counter: str, expected: bool
 ) -> None:
     """Small payloads, ratios that no tokenizer explains and much reasoning are left out."""
-    assert teaches(reported, counted, 0, counter) is expected
-    assert not teaches(reported, counted, counted // 5, counter)
+    assert may_correct(reported, counted, 0, counter) is expected
+    assert not may_correct(reported, counted, counted // 5, counter)
 
 
 @given(st.floats(0.3, 4), st.floats(0.3, 4), st.floats(0.02, 0.05))
