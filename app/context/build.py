@@ -100,7 +100,7 @@ class ContextService:
         attempt = Attempt(tenant_id, conversation_id, settings, known, appended)
         return await self._answer(attempt)
 
-    async def preview(
+    async def dry_run(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
     ) -> dict[str, Any]:
         """Return the payload that a build would return, and what it shows, without its effects.
@@ -108,7 +108,7 @@ class ContextService:
         No model is called and nothing is stored: a view that is too long is reduced as for this
         build alone.
         """
-        attempt = Attempt(tenant_id, conversation_id, settings, may_compact=False, is_preview=True)
+        attempt = Attempt(tenant_id, conversation_id, settings, may_compact=False, is_dry_run=True)
         # A cache of its own, because builds extend the payloads in theirs.
         apart = replace(self._deps, cache=PayloadCache(0), observer=UNOBSERVED)
         return await ContextService(apart)._answer(attempt)
@@ -174,7 +174,7 @@ class ContextService:
         if isinstance(recorded, Retry):
             return recorded
         body = await recorded.rendered.call(respond, deps.observer, recorded)
-        return with_shown(recorded, body) if attempt.is_preview else body
+        return with_shown(recorded, body) if attempt.is_dry_run else body
 
     async def _reduce(
         self, reduce: _Reduction, attempt: Attempt
@@ -228,7 +228,7 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Retry:
     if prompt.total >= limits.capacity:
         raise context_overflow(limits, prompt)
     made_by, strategy = build_input.compaction_strategy, resolved.policy.strategy
-    if not attempt.is_preview and not is_shown_with(made_by, strategy):
+    if not attempt.is_dry_run and not is_shown_with(made_by, strategy):
         # Another strategy made the active summary.
         async with deps.database.session() as session:
             await session.contexts.show_whole_log(attempt.conversation_id, stored.view_version)
@@ -299,7 +299,7 @@ async def _record(
 ) -> RecordedBuild | Retry:
     """Write the epoch unless it is the last one; another build may have been first.
 
-    Of a preview nothing is stored, and it has no id.
+    A dry run stores nothing and has no id.
     """
     rendered, items, attempt = state.rendered, state.items, state.attempt
     assert rendered is not None and items is not None
@@ -308,7 +308,7 @@ async def _record(
     epoch = _new_epoch(deps, state, choice) if is_new or last_epoch is None else last_epoch
     through_seq = max(items.rendered_through, state.stored.head_seq)
     build = RecordedBuild(state, rendered, items, epoch, is_new, reason, through_seq, build_id="")
-    if attempt.is_preview:
+    if attempt.is_dry_run:
         return build
     after: BuildInput | None = replace(state.input, view=None, rows=[])
     if is_new or state.adds_change:

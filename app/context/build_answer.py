@@ -34,7 +34,7 @@ from app.repositories import Database, Repositories
 _log = logging.getLogger("app.context")
 
 MAX_SHOWN_MESSAGES = 1000
-"""Messages that a preview lists."""
+"""Messages that a dry run lists."""
 TAIL_LEFT_OUT = "tail_left_out"
 """`degraded`: status, scratchpad and notes would follow a call that the provider goes on with."""
 WINDOW_ASSUMED = "context_window_assumed"

@@ -67,7 +67,7 @@ async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState 
         view, degraded = current.view, current.degraded
     else:
         view = await _new_view(deps, state, start)
-        if view.sent_item is None and lacks_summary(view) and not state.attempt.is_preview:
+        if view.sent_item is None and lacks_summary(view) and not state.attempt.is_dry_run:
             return await _add_missing_summary(deps, state)
         if slides and start is not None and _keeps_sliding_window(state, start):
             view = replace(view, spans=start.view.spans)

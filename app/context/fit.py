@@ -121,7 +121,7 @@ async def _reduce_unrendered(
     if await _clear_tool_results(deps, state):
         return state.retry()
     if not state.fits and (shortened := await _shorten_oversized(deps, state)) is not None:
-        state = await _render_fitting(deps, shortened)  # previews add the tools that they name
+        state = await _render_fitting(deps, shortened)  # texts in part add the tools that they name
     compacted = await _compact(deps, state)
     if isinstance(compacted, Retry) or compacted.fits:
         return compacted
@@ -174,7 +174,7 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
     resolved, attempt = state.resolved, state.attempt
     limits, policy = resolved.compaction_limits(), resolved.policy.tool_output
     is_kept = not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY
-    if is_kept or attempt.is_preview:
+    if is_kept or attempt.is_dry_run:
         return False
     budget, min_cleared = tool_output_limits(policy, limits.total)
     if state.rendered is not None:
@@ -198,7 +198,7 @@ async def _clear_repeated_results(
     """
     limits, policy = state.resolved.compaction_limits(), state.resolved.policy
     output, item = policy.tool_output, state.view.provider_item
-    is_kept = not (output.enabled and output.clear_repeated) or state.attempt.is_preview
+    is_kept = not (output.enabled and output.clear_repeated) or state.attempt.is_dry_run
     if is_kept or policy.strategy is StrategyName.FULL_HISTORY or item is not None:
         return None
     is_free = epoch.leaves_prefix and epoch.break_reason not in (RESULTS_CLEARED, REASONING_DROPPED)

@@ -27,11 +27,11 @@ from app.context.schemas import (
     BuiltContext,
     CallSettings,
     ContextRequest,
+    DryRunContext,
     EarlierBuild,
     EpochPage,
     OverflowAnswer,
     OverflowRequest,
-    PreviewedContext,
     Reading,
     StateShown,
 )
@@ -171,11 +171,11 @@ async def get_context(
 
 
 @router.get(
-    f"{_PATH}/context/preview",
-    summary="Preview the next build",
+    f"{_PATH}/context/dry-run",
+    summary="Dry run of the next build",
     responses=_BUILD | error_answers(MalformedJson, PayloadTooLarge),
 )
-async def preview_context(
+async def dry_run_context(
     request: Request,
     conversation_id: ConversationPath,
     format: Annotated[
@@ -195,11 +195,11 @@ async def preview_context(
     payload: Annotated[
         bool, Query(description="`false`: leave the payload out, which may be large.")
     ] = True,
-) -> PreviewedContext:
+) -> DryRunContext:
     """Return what a build would return now, without its effects.
 
     Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
-    reduced as for a smaller window of one request, so that a build that compacts may return
+    reduced as for a smaller context window of one request, so that a build that compacts may return
     another one. `shown_ranges`, `summaries` and `breakpoint_seqs` say which messages of the log the
     payload shows, and where a cached prefix may end.
     """
@@ -209,9 +209,9 @@ async def preview_context(
         max_output_tokens=max_output_tokens,
         context_window=context_window,
     )
-    built = await services(request).context.preview(tenant_of(request), conversation_id, settings)
-    shown = {name: built[name] for name in PreviewedContext.model_fields}
-    return PreviewedContext.model_construct(**shown if payload else shown | {"payload": None})
+    built = await services(request).context.dry_run(tenant_of(request), conversation_id, settings)
+    shown = {name: built[name] for name in DryRunContext.model_fields}
+    return DryRunContext.model_construct(**shown if payload else shown | {"payload": None})
 
 
 @router.get(f"{_PATH}/budget", summary="Read the budget")

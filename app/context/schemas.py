@@ -314,7 +314,7 @@ class MeasuredPayload(Payload):
     `context_window_assumed:` with a model: the registry has no model of this name, and the window
     is that of this other model of its family."""
     cache_break_reason: BreakReason | None
-    """Why this epoch began; null for the first, and in a preview where the build would extend the
+    """Why this epoch began; null for the first, and in a dry run where the build would extend the
     last payload. With `budget_changed` the bytes of the prefix may stay the same."""
 
 
@@ -386,7 +386,7 @@ class Thresholds(ResponseSchema):
     """A build compacts even if `compaction.auto` is false."""
 
 
-class PreviewedMessage(ResponseSchema):
+class DryRunMessage(ResponseSchema):
     """A message in a payload, without its content."""
 
     seq: int
@@ -411,12 +411,12 @@ class SummaryPlace(ResponseSchema):
     """Tokens of the message that shows it."""
 
 
-class PreviewDiagnostics(BuildDiagnostics):
+class DryRunDiagnostics(BuildDiagnostics):
     """How a payload would come about, and which messages of the log it would show."""
 
     shown_ranges: list[list[int]]
     """Ranges of seqs, the end excluded, whose messages the payload shows."""
-    shown_messages: list[PreviewedMessage]
+    shown_messages: list[DryRunMessage]
     """The newest 1,000 messages that the payload shows, in order."""
     summaries: list[SummaryPlace]
     """The summaries that the payload shows."""
@@ -428,12 +428,12 @@ class PreviewDiagnostics(BuildDiagnostics):
     """The thresholds of this payload in tokens."""
 
 
-class PreviewedContext(MeasuredPayload):
+class DryRunContext(MeasuredPayload):
     """What the next build would return, and which messages of the log its payload shows."""
 
     payload: PayloadObject | None  # type: ignore[assignment]  # which may be left out
     """The payload; null with `payload=false`."""
-    diagnostics: PreviewDiagnostics
+    diagnostics: DryRunDiagnostics
     """How the payload would come about."""
 
 

@@ -193,7 +193,7 @@ class BuildDependencies:
 class Attempt:
     """One pass through the steps: the request, and what earlier passes of the build did.
 
-    A preview neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
+    A dry run neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
     sent again. An epoch began for the `break_reason` before results were cleared for it. With
     `starts_epoch` changed sections and tools are the prompt of a new epoch, not items of the last.
     """
@@ -206,7 +206,7 @@ class Attempt:
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True
-    is_preview: bool = False
+    is_dry_run: bool = False
     drops_reasoning: bool = False
     break_reason: BreakReason | None = None
     starts_epoch: bool = False

@@ -39,7 +39,7 @@ export function Window({ conversation, epochs }: Shown): JSX.Element {
   const preview = useResource(
     async () => {
       if (!epochs.data && !epochs.error) await new Promise(() => undefined);
-      return good(api.GET("/v1/conversations/{conversation_id}/context/preview", { params: { ...at(id), query: asked } }));
+      return good(api.GET("/v1/conversations/{conversation_id}/context/dry-run", { params: { ...at(id), query: asked } }));
     },
     ["preview", id, search, Boolean(epochs.data ?? epochs.error)],
   );
@@ -57,7 +57,7 @@ export function Window({ conversation, epochs }: Shown): JSX.Element {
           {WINDOWS.map((tokens) => <option key={tokens} value={String(tokens)}>{count(tokens)} tokens</option>)}
           {size && !WINDOWS.includes(Number(size)) && <option value={size}>{count(Number(size))} tokens</option>}
         </select></Field>
-        <p class="hint">A preview: nothing is stored or compacted. <Curl path={`/v1/conversations/${encodeURIComponent(id)}/context/preview?${search}`} /></p>
+        <p class="hint">A dry run: nothing is stored or compacted. <Curl path={`/v1/conversations/${encodeURIComponent(id)}/context/dry-run?${search}`} /></p>
       </form>
       {preview.error ? (
         <>

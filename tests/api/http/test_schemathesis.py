@@ -76,7 +76,7 @@ UNSAID = {
     ),
     "a window may have no messages": (
         *("save_agent_snapshot", "save_conversation_snapshot", "build_context"),
-        "preview_context",
+        "dry_run_context",
     ),
     "a message or a call has the form of the format beside it": (
         *("append_messages", "answer_tool_call", "count_tokens"),

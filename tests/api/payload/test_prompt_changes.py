@@ -216,7 +216,7 @@ async def test_usage_is_counted_with_the_changes(client: httpx.AsyncClient, form
     assert budgets[1]["conversation"] == budgets[0]["conversation"]
     shown = (
         await client.get(
-            f"{chat.path}/context/preview", params={"format": format, "model": MODELS[format]}
+            f"{chat.path}/context/dry-run", params={"format": format, "model": MODELS[format]}
         )
     ).json()
     assert shown["tokens_used"] == build["tokens_used"]
