@@ -141,7 +141,7 @@ class Place:
         """Tell whether no work waits or runs."""
         rows = await execute(
             self.url,
-            "SELECT conversation_id FROM heads WHERE due_at <= now()"
+            "SELECT conversation_id FROM states WHERE due_at <= now()"
             " UNION ALL SELECT conversation_id FROM jobs WHERE status IN ('queued', 'running')"
             " UNION ALL SELECT conversation_id FROM compaction_leases",
         )
@@ -253,7 +253,7 @@ async def test_repeatedly_failing_work_is_given_up(place: Place, attempts: int) 
     await execute(
         place.url,
         "INSERT INTO compaction_leases (conversation_id, holder, expires_at, attempts)"
-        " SELECT conversation_id, conversation_id, now(), $1 FROM heads",
+        " SELECT conversation_id, conversation_id, now(), $1 FROM states",
         attempts,
     )
     async with place.worker(work).running():

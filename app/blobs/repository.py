@@ -3,7 +3,7 @@
 1. Equal bytes are one blob: the first to store them sets the content id; chunks stored later for
    the same blob are dropped [tool-output.same-content-once].
 2. A collected blob keeps its row. Stored again, it takes the new content id and is readable again.
-3. A statement that adds chunks locks the conversation's head or the upload's row FOR KEY SHARE. A
+3. A statement that adds chunks locks the conversation's state or the upload's row FOR KEY SHARE. A
    collection and a deletion lock those rows, so that no chunks are left behind.
 4. Only the statement that deletes an upload's row may end the upload or drop its chunks.
 """
@@ -81,7 +81,7 @@ ADD_TO_MESSAGES = Statement(f"""
 BEGIN_UPLOAD = Statement(f"""
         WITH alive AS (
             SELECT h.conversation_id
-            FROM heads h
+            FROM states h
             JOIN conversations c ON c.conversation_id = h.conversation_id
             WHERE h.conversation_id = :conversation_id
                 AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
@@ -98,7 +98,7 @@ ADD_CHUNKS = Statement(f"""
 """)
 END_UPLOAD = Statement(f"""
         WITH alive AS (
-            SELECT conversation_id FROM heads WHERE {_CONVERSATION} FOR KEY SHARE
+            SELECT conversation_id FROM states WHERE {_CONVERSATION} FOR KEY SHARE
         ), ended AS (
             DELETE FROM blob_uploads u USING alive
             WHERE u.conversation_id = :conversation_id AND u.content_id = :content_id
@@ -158,7 +158,7 @@ CHUNK_BEFORE_LINE = Statement(f"""
 COLLECTABLE = Statement(f"""
         WITH hidden AS (
             SELECT used.blob_id
-            FROM heads h
+            FROM states h
             JOIN blob_uses used ON used.conversation_id = h.conversation_id
             WHERE CAST(:compacted AS boolean) AND h.span_start IS NOT NULL
                 AND h.conversation_id = :conversation_id
@@ -209,7 +209,7 @@ LIST_DUE = Statement("""
                 WHERE begun_at < CAST(:uploaded_before AS timestamptz)
                 ORDER BY begun_at LIMIT :limit
             ) UNION (
-                SELECT conversation_id FROM heads
+                SELECT conversation_id FROM states
                 WHERE view_version > swept_version AND compaction_id IS NOT NULL LIMIT :limit
             )
         ) AS found
@@ -221,7 +221,7 @@ STALE_UPLOADS = Statement(f"""
         WHERE {_CONVERSATION} AND begun_at < CAST(:begun_before AS timestamptz) ORDER BY begun_at
 """)
 SWEPT = Statement(f"""
-        UPDATE heads SET swept_version = view_version
+        UPDATE states SET swept_version = view_version
         WHERE {_CONVERSATION} AND swept_version < view_version
 """)
 HOLDS_CONTENT = Statement(f"""

@@ -34,11 +34,11 @@ _NO_NEW_PIN = """NOT EXISTS (
         )
 )"""
 
-# It runs with the head's row lock, so that it sees a pin that was set before.
+# It runs with the lock of the state, so that it sees a pin that was set before.
 _CLEARS = "CAST(:cause AS text) = 'tool_results_cleared'"
 SHOW_VIEW = Statement(
     f"""
-        UPDATE heads
+        UPDATE states
         SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
             compaction_id = :compaction_id, span_start = :span_start, span_end = :span_end,
             kept = :kept, results_cleared = :results_cleared, summary_tokens = :summary_tokens,
@@ -53,7 +53,7 @@ SHOW_VIEW = Statement(
 
 SHOW_WHOLE_LOG = Statement(
     f"""
-        UPDATE heads
+        UPDATE states
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
             span_start = NULL, span_end = NULL, kept = '{{}}', results_cleared = 0,
             summary_tokens = 0, hidden_tokens = outside_tokens,
@@ -63,7 +63,7 @@ SHOW_WHOLE_LOG = Statement(
         """
 )
 
-SUSPEND_COMPACTION = Statement(f"UPDATE heads SET resume_at = :resume_at WHERE {_OWN}")
+SUSPEND_COMPACTION = Statement(f"UPDATE states SET resume_at = :resume_at WHERE {_OWN}")
 MARK_UNDONE = Statement(f"UPDATE compactions SET undone_at = now() WHERE {_THIS}")
 FIND_RECEIPT = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
 

@@ -94,7 +94,7 @@ READ = Statement(
             ) ELSE '{{}}'::text[] END AS other_streams,
             rows.*
         FROM conversations c
-        JOIN heads h ON h.conversation_id = c.conversation_id
+        JOIN states h ON h.conversation_id = c.conversation_id
         {AGENT_JOIN}
         LEFT JOIN LATERAL (
             SELECT * FROM compactions active
@@ -162,7 +162,7 @@ LONG_TEXT = Statement(
 ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
-            UPDATE heads SET input_version = input_version + 1,
+            UPDATE states SET input_version = input_version + 1,
                 unstored_tokens = coalesce(CAST(:unstored AS bigint), unstored_tokens),
                 unstored_version = CASE WHEN CAST(:unstored AS bigint) IS NULL
                     THEN unstored_version ELSE :view_version END
@@ -187,7 +187,7 @@ ADD_EPOCH = Statement(
 )
 SET_UNSTORED = Statement(
     """
-        UPDATE heads SET unstored_tokens = CAST(:tokens AS bigint), unstored_version = view_version
+        UPDATE states SET unstored_tokens = CAST(:tokens AS bigint), unstored_version = view_version
         WHERE conversation_id = :conversation_id AND view_version = :view_version
         """
 )
@@ -204,7 +204,7 @@ NEWEST_TOOLS = Statement(
 ADD_TEXT = Statement(
     """
         INSERT INTO prompt_texts (conversation_id, hash, body)
-        SELECT conversation_id, :hash, :body FROM heads
+        SELECT conversation_id, :hash, :body FROM states
         WHERE conversation_id = :conversation_id FOR KEY SHARE
         ON CONFLICT (conversation_id, hash) DO NOTHING
         """

@@ -40,7 +40,7 @@ from app.models.usage import (
 
 # The lock orders it with a deletion, so that no row stays for a later conversation with this id.
 _ALIVE = """alive AS (
-    SELECT FROM heads WHERE conversation_id = :conversation_id FOR KEY SHARE
+    SELECT FROM states WHERE conversation_id = :conversation_id FOR KEY SHARE
 )"""
 _REPORT_COLUMNS = ", ".join(TABLES["usage_reports"].without("created_at"))
 ADD_REPORT = Statement(
@@ -92,8 +92,8 @@ SET_REMOVED = Statement("""
             AND reasoning_removed < :through
         RETURNING conversation_id
     )
-    UPDATE heads SET input_version = input_version + 1 FROM changed
-    WHERE heads.conversation_id = changed.conversation_id
+    UPDATE states SET input_version = input_version + 1 FROM changed
+    WHERE states.conversation_id = changed.conversation_id
 """)
 
 _FACTORS = "factor, margin, reports"

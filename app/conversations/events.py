@@ -1,7 +1,7 @@
 """Events of a conversation, in order and without duplicates, and the streams that follow them.
 
 1. Messages are the events of their seqs: an append stores no event. All others are numbered under
-   the lock of the head, which orders both, so that each becomes visible in order and without gaps.
+   the lock of the state, which orders both, so that each becomes visible in order and without gaps.
 2. A cursor is a position in both sequences. It is the id of an event and identifies exactly the
    events before it, for every process and at any time.
 3. A page merges both sequences by time; within each the order is that of the numbers
@@ -105,7 +105,7 @@ def cursor_from(text: str) -> Cursor:
 # For a deleted conversation the update matches no row, and nothing is stored.
 ADD = Statement("""
     WITH moved AS (
-        UPDATE heads SET event_seq = event_seq + 1
+        UPDATE states SET event_seq = event_seq + 1
         WHERE conversation_id = :conversation_id
         RETURNING event_seq
     )
@@ -115,7 +115,7 @@ ADD = Statement("""
 """)
 
 NEWEST_OF = Statement("""
-    SELECT conversation_id, head_seq, event_seq FROM heads
+    SELECT conversation_id, head_seq, event_seq FROM states
     WHERE conversation_id = ANY (:conversation_ids)
 """)
 
@@ -137,7 +137,7 @@ _STORED = _SEQUENCE.format("""
 """)
 PAGE = Statement(f"""
     SELECT h.head_seq, h.event_seq, found.seq, found.type, found.data, found.created_at
-    FROM heads h
+    FROM states h
     JOIN conversations c ON c.conversation_id = h.conversation_id
     LEFT JOIN (
         SELECT * FROM (({_MESSAGES}) UNION ALL ({_STORED})) AS both_sequences

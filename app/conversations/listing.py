@@ -172,7 +172,7 @@ def _by_ids(columns: str, joins: str, large: Mapping[str, str]) -> Statement:
                 array_position(
                     :conversation_ids, c.conversation_id) AS number
             FROM conversations c
-            JOIN heads h ON h.conversation_id = c.conversation_id
+            JOIN states h ON h.conversation_id = c.conversation_id
             {AGENT_JOIN}
             {joins}
             WHERE c.conversation_id = ANY (:conversation_ids)

@@ -121,7 +121,7 @@ COUNT_TOKENS = Statement("""
 
 # Run it with the lock of the state.
 MOVE = Statement(
-    "UPDATE heads SET "
+    "UPDATE states SET "
     + assigned(
         *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
         *("open_calls", "open_seqs", "group_seq", "is_answering", "provider_calls"),
@@ -135,7 +135,7 @@ MOVE = Statement(
 # All messages of the log are outside then, and no summary of them is shown. Messages received from
 # now on are newer than the clear, even if a clock goes back.
 CLEAR = Statement("""
-    UPDATE heads
+    UPDATE states
     SET cleared_at = greatest(cleared_at, :at), cleared_seq = head_seq,
         since = head_seq + 1, parts = '', oldest_at = NULL,
         newest_at = greatest(newest_at, :at + interval '1 microsecond'),
@@ -191,9 +191,9 @@ class ActiveWindows:
         marker = marker_of(state.cleared_at, seconds, now, one_step_ahead=one_step_ahead)
         window = ActiveWindow(state.cleared_seq + 1)
         if marker is not None:
-            head = {"conversation_id": conversation_id, "head_seq": state.head_seq}
-            since = await sql.value(FIND_START, first=window.since, marker=marker, **head)
-            gaps = await sql.all(FIND_GAPS, since=since, marker=marker, **head)
+            place = {"conversation_id": conversation_id, "head_seq": state.head_seq}
+            since = await sql.value(FIND_START, first=window.since, marker=marker, **place)
+            gaps = await sql.all(FIND_GAPS, since=since, marker=marker, **place)
             window = ActiveWindow(since, tuple(Span(row["start"], row["past"]) for row in gaps))
         rewound = tuple(it for it in state.window.rewound if it.span.end > window.since)
         window = replace(window, rewound=rewound)

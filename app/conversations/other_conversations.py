@@ -46,7 +46,7 @@ ACTIVITIES = Statement(f"""
         ORDER BY created_at DESC, conversation_id DESC
         LIMIT {MAX_CONVERSATIONS}
     ) c
-    JOIN heads h ON h.conversation_id = c.conversation_id
+    JOIN states h ON h.conversation_id = c.conversation_id
     LEFT JOIN LATERAL (
         SELECT m.call_ids, m.call_names FROM messages m
         WHERE m.conversation_id = h.conversation_id AND m.seq >= h.group_seq

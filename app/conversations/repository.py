@@ -210,7 +210,7 @@ ADD_CONVERSATION = Statement(f"""
     ON CONFLICT (conversation_id) DO NOTHING
 """)
 ADD_HEAD = Statement("""
-    INSERT INTO heads (conversation_id, counter, window_seconds, cleared_at, newest_at)
+    INSERT INTO states (conversation_id, counter, window_seconds, cleared_at, newest_at)
     SELECT :conversation_id, :counter, :window_seconds, a.last_cleared_at,
         a.last_cleared_at + interval '1 microsecond'
     FROM (SELECT 1) AS added
@@ -218,7 +218,7 @@ ADD_HEAD = Statement("""
 """)
 _FIND = f"""
     FROM conversations c
-    JOIN heads h ON h.conversation_id = c.conversation_id
+    JOIN states h ON h.conversation_id = c.conversation_id
     {AGENT_JOIN}
     WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
 """
@@ -246,7 +246,7 @@ FIND_CONVERSATION = Statement(f"""
 LOCK = Statement(f"SELECT {CONVERSATION_COLUMNS}, {STATE_COLUMNS} {_FIND} FOR UPDATE OF h, c")
 CHANGE_CONVERSATION = Statement(f"""
     WITH counted AS (
-        UPDATE heads SET counter = :counter
+        UPDATE states SET counter = :counter
         WHERE conversation_id = :conversation_id AND counter <> :counter
     )
     UPDATE conversations SET {_SET_SETTINGS}, {assigned(*_OF_CONVERSATION)}

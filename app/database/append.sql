@@ -3,10 +3,10 @@
 -- 1. `rows` has the messages by the columns of their table. Their `seq` is that in the batch, their
 --    `turn` and `total_tokens` are running sums within it. Their `at` is the newest time up to them,
 --    their `late_at` the timestamp that they have.
--- 2. The lock of the head orders concurrent writers. Nothing is stored, and nothing returned, unless
+-- 2. The lock of the state orders concurrent writers. Nothing is stored, and nothing returned, unless
 --    the log and the settings are still those for which the batch was prepared. The caller finds
 --    the reason.
--- 3. It returns the head after the batch.
+-- 3. It returns the state after the batch.
 CREATE FUNCTION append(
     conversation_id uuid, tenant_id text,
     counter text, model text, expected_seq bigint, client_ids text[],
@@ -19,15 +19,15 @@ CREATE FUNCTION append(
     new_messages bigint, new_turns bigint, new_tokens bigint,
     format text, rows json
 )
-RETURNS SETOF heads LANGUAGE plpgsql AS $$
+RETURNS SETOF states LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     begun_at CONSTANT timestamptz := now();  -- Citus takes no now() in CASE
-    h heads;
-    head heads;
+    h states;
+    stored states;
 BEGIN
     SELECT old.* INTO h
-    FROM heads old JOIN conversations c ON c.conversation_id = old.conversation_id
+    FROM states old JOIN conversations c ON c.conversation_id = old.conversation_id
     WHERE old.conversation_id = append.conversation_id AND c.tenant_id = append.tenant_id
         AND (c.expires_at IS NULL OR c.expires_at > now())
         AND c.updated_at = settings_at
@@ -70,7 +70,7 @@ BEGIN
         END IF;
     END IF;
 
-    UPDATE heads AS new SET
+    UPDATE states AS new SET
         head_seq = h.head_seq + new_messages,
         turns = h.turns + new_turns,
         tokens = h.tokens + new_tokens,
@@ -98,7 +98,7 @@ BEGIN
         is_answering = append.is_answering,
         unindexed_at = coalesce(h.unindexed_at, begun_at)
     WHERE new.conversation_id = append.conversation_id
-    RETURNING new.* INTO head;
+    RETURNING new.* INTO stored;
     INSERT INTO messages (
         conversation_id, seq, turn, total_tokens, at, late_at,
         message_id, role, format, tokens, reasoning_tokens, call_ids, call_names, has_media, joins,
@@ -110,5 +110,5 @@ BEGIN
         m.message_id, m.role, format, m.tokens, m.reasoning_tokens, m.call_ids, m.call_names,
         m.has_media, m.joins, m.body, m.fragment, m.output, m.timestamp
     FROM json_populate_recordset(CAST(NULL AS messages), rows) AS m;
-    RETURN NEXT head;
+    RETURN NEXT stored;
 END $$

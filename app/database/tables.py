@@ -110,7 +110,7 @@ CREATE INDEX conversations_by_label
     ON conversations USING gin (labels_of(tenant_id, metadata) jsonb_path_ops);
 
 -- Every append updates this row: free space in the page allows HOT updates.
-CREATE TABLE heads (
+CREATE TABLE states (
     conversation_id uuid,
     counter text NOT NULL,
     head_seq bigint NOT NULL DEFAULT 0,
@@ -171,9 +171,9 @@ CREATE TABLE heads (
     unindexed_at timestamptz DEFAULT now(),
     PRIMARY KEY (conversation_id)
 ) WITH (fillfactor = 50);
-CREATE INDEX heads_unindexed ON heads (unindexed_at) WHERE unindexed_at IS NOT NULL;
-CREATE INDEX heads_due ON heads (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX heads_unswept ON heads (conversation_id)
+CREATE INDEX states_unindexed ON states (unindexed_at) WHERE unindexed_at IS NOT NULL;
+CREATE INDEX states_due ON states (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX states_unswept ON states (conversation_id)
     WHERE view_version > swept_version AND compaction_id IS NOT NULL;
 
 CREATE TABLE messages (

@@ -1,6 +1,6 @@
 """Background work in PostgreSQL: due compactions, jobs of callers, and the leases on both.
 
-1. The queue has no table of its own: it is `due_at` of conversation states (table `heads`) whose
+1. The queue has no table of its own: it is `due_at` of conversation states (table `states`) whose
    compaction is due, and the rows of `jobs` that have not ended. A worker claims the oldest of them
    with `FOR UPDATE SKIP LOCKED`, jobs of callers first.
 2. A claim is a lease on the conversation, a row of `compaction_leases` with an expiry. One process
@@ -45,7 +45,7 @@ WAITING = Statement(
             ORDER BY j.created_at LIMIT :limit
         ), due AS (
             SELECT h.conversation_id, h.due_at AS since
-            FROM heads h WHERE h.due_at <= now() AND {_FREE.format(of="h")}
+            FROM states h WHERE h.due_at <= now() AND {_FREE.format(of="h")}
             ORDER BY h.due_at LIMIT :limit
         ), waiting AS (
             SELECT conversation_id, job_id, since FROM open_jobs
@@ -61,7 +61,7 @@ WAITING = Statement(
 
 
 def _claim(found: str) -> Statement:
-    """Return a claim of work, which is found by a head that this locks.
+    """Return a claim of work, which is found by a state that this locks.
 
     The lock orders a claim with a deletion of the conversation. A row that is locked is skipped:
     another worker claims it, or an append changes it, and the next claim finds it.
@@ -70,7 +70,7 @@ def _claim(found: str) -> Statement:
         f"""
         INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at, attempts)
         SELECT h.conversation_id, :holder, {_IN_SECONDS}, 1
-        FROM heads h {found} SKIP LOCKED
+        FROM states h {found} SKIP LOCKED
         ON CONFLICT (conversation_id) DO UPDATE
         SET holder = excluded.holder, expires_at = excluded.expires_at,
             attempts = lease.attempts + 1, retry_at = NULL
@@ -97,24 +97,24 @@ RETRY_LATER = Statement(
         WHERE {_OWN} AND holder = :holder
         """
 )
-SET_DUE = Statement(f"UPDATE heads SET due_at = now() WHERE {_OWN} AND due_at IS NULL")
+SET_DUE = Statement(f"UPDATE states SET due_at = now() WHERE {_OWN} AND due_at IS NULL")
 CLEAR_DUE = Statement(
     f"""
-        UPDATE heads SET due_at = NULL
+        UPDATE states SET due_at = NULL
         WHERE {_OWN} AND due_at <= now() AND head_seq = :head_seq
         """
 )
 POSTPONE = Statement(
-    f"UPDATE heads SET failures = failures + 1, due_at = {_IN_SECONDS} WHERE {_OWN}"
+    f"UPDATE states SET failures = failures + 1, due_at = {_IN_SECONDS} WHERE {_OWN}"
 )
 RECORD_FAILURE = Statement(
-    f"UPDATE heads SET last_failure = CAST(:failure AS text), failed_at = now() WHERE {_OWN}"
+    f"UPDATE states SET last_failure = CAST(:failure AS text), failed_at = now() WHERE {_OWN}"
 )
 FIND_FAILURE = Statement(
     f"""
         SELECT last_failure, failed_at, failures,
             CASE WHEN failures > 0 THEN due_at END AS retry_at
-        FROM heads WHERE {_OWN} AND last_failure IS NOT NULL
+        FROM states WHERE {_OWN} AND last_failure IS NOT NULL
         """
 )
 
@@ -123,7 +123,7 @@ FIND_FAILURE = Statement(
 TAKE_LEASE = Statement(
     f"""
         WITH conversation AS (
-            SELECT conversation_id FROM heads WHERE {_OWN} FOR KEY SHARE
+            SELECT conversation_id FROM states WHERE {_OWN} FOR KEY SHARE
         ), lease_taken AS (
             INSERT INTO compaction_leases AS lease (conversation_id, holder, expires_at)
             SELECT conversation_id, :holder, {_IN_SECONDS} FROM conversation
@@ -141,7 +141,7 @@ RELEASE_LEASE = Statement(f"DELETE FROM compaction_leases WHERE {_OWN} AND holde
 ADD_JOB = Statement(
     f"""
         WITH conversation AS (
-            SELECT conversation_id FROM heads WHERE {_OWN} FOR KEY SHARE
+            SELECT conversation_id FROM states WHERE {_OWN} FOR KEY SHARE
         )
         INSERT INTO jobs (conversation_id, job_id, tenant_id, kind, ask)
         SELECT conversation_id, :job_id, :tenant_id,
@@ -172,7 +172,7 @@ CHANGE_JOB = Statement(
 COUNT_WAITING = Statement(
     """
         WITH due AS (
-            SELECT h.due_at AS since FROM heads h
+            SELECT h.due_at AS since FROM states h
             WHERE h.due_at <= now() AND NOT EXISTS (
                 SELECT FROM compaction_leases busy
                 WHERE busy.conversation_id = h.conversation_id AND busy.expires_at > now()

@@ -263,8 +263,8 @@ class ImportChecker:
             raise line.error("The open calls of the state are not those of the log")
 
     @property
-    def head(self) -> dict[str, Any]:
-        """The head of the log, with the calls that wait."""
+    def full_state(self) -> dict[str, Any]:
+        """The state of the log, with the calls that wait."""
         calls = self._calls
         if (self.state["group_seq"] or 0) > self.head_seq:
             calls = calls.ended(self.head_seq)  # by a clear, or in a fork

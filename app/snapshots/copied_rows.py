@@ -73,7 +73,7 @@ FIELDS: Mapping[str, Sequence[str]] = {
 
 _LOWEST: Mapping[str, Any] = {"text": "", "bigint": -1, "uuid": UUID(int=0)}
 _PAGE_ROWS = 500
-# What is written after the head, the settings and the view were read is left out.
+# What is written after the state, the settings and the view were read is left out.
 _KNOWN = {
     **dict.fromkeys(("message", "blob_use", "pin", "redaction"), "seq <= :head_seq"),
     "version": "version <= CASE kind WHEN 'tools' THEN :tools_version ELSE :sections_version END",
@@ -103,7 +103,7 @@ READ_SETTINGS = Statement(
         SELECT c.conversation_id AS source_id, c.created_at AS conversation_created_at, c.own_id,
             coalesce(c.origin_id, c.conversation_id) AS origin_id, h.counter,
             {", ".join((*(f"c.{name}" for name in SETTINGS), *(f"h.{name}" for name in STATE)))}
-        FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
+        FROM conversations c JOIN states h ON h.conversation_id = c.conversation_id
         WHERE c.conversation_id = :conversation_id AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}
         """
 )
@@ -139,7 +139,7 @@ ADD = Statement(
             ON CONFLICT (conversation_id) DO NOTHING
             RETURNING conversation_id
         )
-        INSERT INTO heads (conversation_id, counter)
+        INSERT INTO states (conversation_id, counter)
         SELECT added.conversation_id, :counter FROM added
         """
 )
@@ -177,9 +177,9 @@ _GIVEN = (
     *("resume_at", "window_seconds", "cleared_at", "cleared_seq"),
 )
 # The sums of the log are those of its last row. Promoted tools are promoted for one turn.
-SET_HEAD = Statement(
+SET_STATE = Statement(
     f"""
-        UPDATE heads h
+        UPDATE states h
         SET {assigned(*_GIVEN)},
             turns = coalesce(last.turn, 0), tokens = coalesce(last.total_tokens, 0),
             promoted = CASE WHEN :promoted_turn <= last.turn THEN :promoted ELSE '{{}}' END,
@@ -215,12 +215,12 @@ async def end_copy(
     session: Repositories,
     resolver: SettingsResolver,
     owner: tuple[str, str],
-    head: Mapping[str, Any],
+    values: Mapping[str, Any],
     shown: Shown,
 ) -> None:
-    """Store the head, the window and the view of a copied log; `owner` is its tenant and key."""
+    """Store state, active window and view of a copied log; `owner` is its tenant and key."""
     tenant_id, key = owner
-    await session.session.run(SET_HEAD, **{**head, "conversation_id": key})
+    await session.session.run(SET_STATE, **{**values, "conversation_id": key})
     conversation = await session.conversations.get(tenant_id, key)
     state = await with_window(session, key, conversation.state, shown.window)
     state = replace(

@@ -251,8 +251,8 @@ class _Import:
             await blobs.attach(self.key, [blob.id])
 
     async def finish(self) -> None:
-        """Store the head, the window and the view, after all rows."""
-        session, head, resolver = self.session, self.checker.head, self.service.resolver
+        """Store the state, the active window and the view, after all rows."""
+        session, state, resolver = self.session, self.checker.full_state, self.service.resolver
         agent_policy = "{}"
         if self.agent_id is not None:
             # The lock orders the import and a deletion of the agent.
@@ -262,14 +262,14 @@ class _Import:
                 raise ValidationError.at("/query/agent_id", detail)
             agent_policy = agent.settings.policy
         resolver.policy(agent_policy, self.checker.settings["policy"])
-        receipt = await session.contexts.find_receipt(self.key, head["compaction_id"])
-        if receipt is None and head["compaction_id"] is not None:
+        receipt = await session.contexts.find_receipt(self.key, state["compaction_id"])
+        if receipt is None and state["compaction_id"] is not None:
             detail = "The active compaction of the export is not in it"
             raise ValidationError.at("/compaction_id", detail)
-        head["cleared_at"] = _time(head["cleared_at"])
-        window, oldest_at = window_from(head["since"], head["parts"]), _time(head["oldest_at"])
-        shown = Shown(window, oldest_at, head["mentions"], receipt, tuple(head["kept"]))
-        await end_copy(session, resolver, (self.tenant_id, self.key), head, shown)
+        state["cleared_at"] = _time(state["cleared_at"])
+        window, oldest_at = window_from(state["since"], state["parts"]), _time(state["oldest_at"])
+        shown = Shown(window, oldest_at, state["mentions"], receipt, tuple(state["kept"]))
+        await end_copy(session, resolver, (self.tenant_id, self.key), state, shown)
 
 
 async def _in_threads(checked: Iterator[Line]) -> AsyncIterator[Line]:

@@ -113,7 +113,7 @@ SET_OBJECT_KEYS = Statement(
 # waits for no lock on its source's rows.
 LOCK_REDACTIONS = Statement(f"SELECT pg_advisory_xact_lock_shared({REDACTION_LOCK})")
 REDACTED_VERSION = Statement(
-    "SELECT redacted_version FROM heads WHERE conversation_id = :conversation_id"
+    "SELECT redacted_version FROM states WHERE conversation_id = :conversation_id"
 )
 
 
@@ -176,8 +176,8 @@ class ForkService:
             copied |= {"compaction_id": receipt and receipt.compaction_id, "head_seq": through_seq}
             await self._copy_objects(session, copied, await _copy_rows(sql, copied))
             shown = await self._shown(session, key, source.state, through_seq, receipt)
-            head = _head(source.state, through_seq)
-            await end_copy(session, self._resolver, (tenant_id, key), head, shown)
+            state = _state(source.state, through_seq)
+            await end_copy(session, self._resolver, (tenant_id, key), state, shown)
             if through_seq == source.state.head_seq:
                 await self._copy_changes(session, source, (tenant_id, key))
             await _check_agent(session, tenant_id, source)
@@ -305,8 +305,8 @@ async def _copy_rows(session: Session, copied: Mapping[str, Any]) -> Sequence[An
     return objects
 
 
-def _head(state: ConversationState, through_seq: int) -> dict[str, Any]:
-    """Return the head of a fork. When a compaction is tried again holds for all of a log."""
+def _state(state: ConversationState, through_seq: int) -> dict[str, Any]:
+    """Return the state of a fork. When a compaction is tried again holds for all of a log."""
     return {
         **dict.fromkeys(("open_calls", "open_seqs", "provider_calls"), ()),
         **{"head_seq": through_seq, "group_seq": through_seq + 1, "is_answering": False},

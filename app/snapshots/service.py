@@ -7,8 +7,8 @@
    of the active compaction replaces the messages that it covers. The last `LAST_MESSAGES` of the
    windows are read, and at most `MAX_TEXT_CHARS` of each text, so that a summary takes a few calls
    of any window.
-3. A transaction that adds a part holds a key-share lock on the head of its conversation, so that a
-   deletion, which locks the head, leaves no part [log.delete-everything].
+3. A transaction that adds a part holds a key-share lock on the state of its conversation, so that a
+   deletion, which locks that, leaves no part [log.delete-everything].
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _log = logging.getLogger("app.snapshots")
 LOCK_CONVERSATION = Statement(
     f"""
         SELECT h.redacted_version
-        FROM heads h
+        FROM states h
         JOIN conversations c ON c.conversation_id = h.conversation_id
         WHERE h.conversation_id = :conversation_id AND c.conversation_id = :conversation_id
             AND c.tenant_id = :tenant_id AND {NOT_EXPIRED}

@@ -48,7 +48,7 @@ LIST_EXPIRED = Statement(
 )
 LOCK_EXPIRED = Statement("""
     SELECT h.conversation_id
-    FROM conversations c JOIN heads h ON h.conversation_id = c.conversation_id
+    FROM conversations c JOIN states h ON h.conversation_id = c.conversation_id
     WHERE c.conversation_id = :conversation_id AND c.expires_at <= now()
     FOR UPDATE OF h, c
 """)

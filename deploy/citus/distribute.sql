@@ -3,7 +3,7 @@
 --   psql "$CONTEXT_DATABASE_URL" --set ON_ERROR_STOP=1 --file deploy/citus/distribute.sql
 -- A new table needs its line here, and in the migration that adds it.
 
--- The triggers of conversations and heads write rows of the same conversation, on the same node.
+-- The triggers of conversations and states write rows of the same conversation, on the same node.
 SET citus.enable_unsafe_triggers = on;
 SET citus.multi_shard_modify_mode = 'sequential';
 
@@ -21,7 +21,7 @@ SELECT create_distributed_table('tenant_usage', 'tenant_id', colocate_with => 'n
 
 -- A conversation and all that belongs to it, on one node.
 SELECT create_distributed_table('conversations', 'conversation_id', colocate_with => 'none');
-SELECT create_distributed_table('heads', 'conversation_id', colocate_with => 'conversations');
+SELECT create_distributed_table('states', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('messages', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('message_words', 'conversation_id', colocate_with => 'conversations');
 SELECT create_distributed_table('redactions', 'conversation_id', colocate_with => 'conversations');

@@ -60,7 +60,7 @@ LEAKS = {
         SELECT count(*) FROM jobs WHERE status IN ('queued', 'running')
     """,
     "logs that have not as many messages as seqs": """
-        SELECT count(*) FROM heads h JOIN conversations c USING (conversation_id) LEFT JOIN (
+        SELECT count(*) FROM states h JOIN conversations c USING (conversation_id) LEFT JOIN (
             SELECT conversation_id, count(*) AS there FROM messages GROUP BY 1
         ) AS m USING (conversation_id)
         WHERE h.head_seq <> coalesce(m.there, 0)

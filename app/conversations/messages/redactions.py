@@ -3,7 +3,7 @@
 1. The message and all that was made of its content change in one transaction: log, search index,
    blobs, summaries, starts of epochs, snapshots. The view has a new version then, so that every
    process renders the next payload anew.
-2. That transaction holds the lock of the head, against which every writer of copies is ordered:
+2. That transaction holds the lock of the state, against which every writer of copies is ordered:
    appends, compactions, new epochs, indexing and snapshots. An advisory lock orders it and forks,
    which lock no row of their source.
 3. Copies of the message in forks have its id, seq and time. They are redacted afterwards, each
@@ -71,7 +71,7 @@ COPIES = Statement("""
     LIMIT 100
 """)
 LOCK_FORKS = Statement(f"SELECT pg_advisory_xact_lock({REDACTION_LOCK})")
-LOCK = Statement(f"SELECT compaction_id, view_version FROM heads WHERE {_CONVERSATION} FOR UPDATE")
+LOCK = Statement(f"SELECT compaction_id, view_version FROM states WHERE {_CONVERSATION} FOR UPDATE")
 REPLACE = Statement(f"""
     UPDATE messages
     SET body = :body, fragment = :fragment,
@@ -133,7 +133,7 @@ DROP_SUMMARIES = Statement(
     is_long=True,
 )
 SHOW_TOMBSTONE = Statement(f"""
-    UPDATE heads
+    UPDATE states
     SET view_version = view_version + 1, view_cause = 'redacted',
         redacted_version = view_version + 1
     WHERE {_CONVERSATION}
@@ -233,8 +233,8 @@ class RedactionService:
         message = {"conversation_id": conversation_id, "seq": record["seq"]}
         async with self._database.transaction() as repositories:
             session = repositories.session
-            head = await session.first(LOCK, conversation_id=conversation_id)
-            if head is None:
+            state = await session.first(LOCK, conversation_id=conversation_id)
+            if state is None:
                 return False
             await session.first(LOCK_FORKS, conversation_id=conversation_id)
             if not await session.run(REPLACE, **message, **tombstone):
@@ -243,9 +243,9 @@ class RedactionService:
             blobs = await session.all(REMOVE_BLOBS, **message)
             receipts = await session.all(DROP_SUMMARIES, **message)
             await session.run(DROP_SNAPSHOT_SUMMARIES, **message)
-            loses_summary = head["compaction_id"] in [row["compaction_id"] for row in receipts]
+            loses_summary = state["compaction_id"] in [row["compaction_id"] for row in receipts]
             if loses_summary:  # without it the whole window is shown, until it is compacted again
-                await repositories.contexts.show_whole_log(conversation_id, head["view_version"])
+                await repositories.contexts.show_whole_log(conversation_id, state["view_version"])
             await session.run(SHOW_TOMBSTONE, conversation_id=conversation_id)
             for row in await session.all(STARTS, conversation_id=conversation_id):
                 start = json_text.loads(row["start_json"])

@@ -131,7 +131,7 @@ PINNED = Statement(f"""
     FROM pins p JOIN messages m ON m.conversation_id = p.conversation_id AND m.seq = p.seq
     WHERE p.{_CONVERSATION} ORDER BY m.seq
 """)
-_OTHER_INPUT = f"""UPDATE heads SET input_version = input_version + 1
+_OTHER_INPUT = f"""UPDATE states SET input_version = input_version + 1
     WHERE {_CONVERSATION} AND EXISTS (SELECT FROM changed)"""
 PIN = Statement(f"""
     WITH changed AS (
@@ -145,7 +145,7 @@ UNPIN = Statement(f"""
         DELETE FROM pins WHERE {_CONVERSATION} AND seq = ANY (:seqs) RETURNING seq
     ) {_OTHER_INPUT}
 """)
-"""Both change one row of the head if they change a pin, and otherwise none."""
+"""Both change the state if they change a pin, and otherwise none."""
 # The call group in which a range begins has the calls of its first results.
 TOOL_NAMES = Statement(f"""
     SELECT seq, role, call_ids, call_names FROM messages
@@ -163,7 +163,7 @@ CALLS_AT = Statement(f"""
 """)
 OPEN_CALLS = Statement(f"""
     SELECT m.call_ids, m.call_names, h.open_calls
-    FROM heads h
+    FROM states h
     JOIN messages m ON m.conversation_id = h.conversation_id AND m.seq = ANY (h.open_seqs)
     WHERE h.{_CONVERSATION} ORDER BY m.seq
 """)
@@ -175,7 +175,7 @@ LAST_USED = Statement(f"""
     WHERE call_names IS NOT NULL GROUP BY call_names
 """)
 PROMOTE = Statement(f"""
-    UPDATE heads
+    UPDATE states
     SET promoted_turn = turns, promoted = CASE
         WHEN promoted_turn = turns THEN promoted || ARRAY(
             SELECT item.name

@@ -378,7 +378,7 @@ class LogService:
 
 
 def _needs_lock(batch: Batch) -> bool:
-    """Whether more than the log and its head decides what is stored."""
+    """Whether more than the log and its state decides what is stored."""
     return batch.request.idempotency_key is not None or any(
         draft.is_configuration
         or draft.attached_blob_id is not None

@@ -51,7 +51,7 @@ MARKS = Statement("""
     WHERE m.conversation_id = :conversation_id AND m.seq = ANY (:seqs)
 """)
 SHOW_PINNED = Statement("""
-    UPDATE heads
+    UPDATE states
     SET view_version = view_version + 1, view_cause = 'pinned', kept = :kept,
         hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
         hidden_messages = hidden_messages - CAST(:messages AS bigint)

@@ -4,9 +4,9 @@
    of a lexeme are the messages that have it, from 1 on. `sizes` are their numbers of lexemes.
 2. Rows have no gaps. So the last one tells how far the index reaches; it is written again until its
    block is full.
-3. The worker alone writes it, INDEX_AFTER_SECONDS after an append has noted the time on the head.
+3. The worker alone writes it, INDEX_AFTER_SECONDS after an append has noted the time in the state.
    A search in one conversation reads the messages after it from the log, up to LATER_BLOCKS blocks.
-4. The lock of the head orders indexing with redactions and deletions, and lets appends pass.
+4. The lock of the state orders indexing with redactions and deletions, and lets appends pass.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LAST_BLOCK = Statement(f"""
     SELECT first_seq, first_seq + cardinality(sizes) AS past FROM message_words
     WHERE {_OWN} ORDER BY first_seq DESC LIMIT 1
 """)
-LOCK = Statement(f"SELECT head_seq FROM heads WHERE {_OWN} FOR KEY SHARE")
+LOCK = Statement(f"SELECT head_seq FROM states WHERE {_OWN} FOR KEY SHARE")
 ADD = Statement(f"""
     {insert("message_words", "conversation_id", "first_seq", "sizes", "words")}
     ON CONFLICT (conversation_id, first_seq) DO UPDATE
@@ -70,12 +70,12 @@ ADD = Statement(f"""
     WHERE cardinality(excluded.sizes) > cardinality(message_words.sizes)
 """)
 UNINDEXED = Statement("""
-    SELECT conversation_id FROM heads
+    SELECT conversation_id FROM states
     WHERE unindexed_at < now() - CAST(:seconds AS float8) * interval '1 second'
     ORDER BY unindexed_at LIMIT :limit
 """)
 SET_INDEXED = Statement(f"""
-    UPDATE heads SET unindexed_at = NULL WHERE {_OWN} AND head_seq = :head_seq
+    UPDATE states SET unindexed_at = NULL WHERE {_OWN} AND head_seq = :head_seq
 """)
 
 

@@ -64,7 +64,7 @@ BLOCKS = Statement("""
     ORDER BY number, place
 """)
 INDEXED_BEFORE = Statement("""
-    SELECT h.unindexed_at FROM heads h
+    SELECT h.unindexed_at FROM states h
     JOIN conversations c ON c.conversation_id = h.conversation_id
     WHERE h.unindexed_at IS NOT NULL AND c.tenant_id = :tenant_id
     ORDER BY h.unindexed_at LIMIT 1

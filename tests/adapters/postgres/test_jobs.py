@@ -68,7 +68,7 @@ async def test_jobs_come_first_and_then_the_oldest(
     ]
     await connection.execute("SET enable_seqscan = off")
     plan = "".join(row[0] for row in await connection.fetch(f"EXPLAIN {WAITING.sql}", 10))
-    assert "heads_due" in plan and "jobs_open" in plan
+    assert "states_due" in plan and "jobs_open" in plan
 
 
 async def test_a_claim_waits_for_nobody(
@@ -82,7 +82,7 @@ async def test_a_claim_waits_for_nobody(
         await session.jobs.postpone(other, -1)
         async with connection.transaction():
             await connection.execute(
-                "UPDATE heads SET tokens = tokens + 1 WHERE conversation_id = $1", conversation_id
+                "UPDATE states SET tokens = tokens + 1 WHERE conversation_id = $1", conversation_id
             )
             async with asyncio.timeout(PATIENCE_SECONDS):
                 assert await claims(database) == [(other, None)]

@@ -82,7 +82,7 @@ async def test_conversations_are_read_by_their_keys(database_url: str) -> None:
         plan = await plan_of(database_url, statement)
         used = re.findall(r"Scan(?: Backward)?(?: using| on) (\w+)", plan)
         assert used and "Seq Scan" not in plan, plan
-        named = [name for name in used if name.startswith(("conversation", "heads", "messages"))]
+        named = [name for name in used if name.startswith(("conversation", "states", "messages"))]
         assert all(name.endswith("_pkey") or name + "_pkey" in plan for name in named), plan
 
 

@@ -118,7 +118,7 @@ async def add_event(database_url: str, path: str, kind: str = "due") -> None:
         database_url,
         """
         WITH moved AS (
-            UPDATE heads SET event_seq = event_seq + 1
+            UPDATE states SET event_seq = event_seq + 1
             WHERE conversation_id = CAST($1 AS uuid) RETURNING conversation_id, event_seq
         )
         INSERT INTO events (conversation_id, event_seq, type, data)

@@ -238,7 +238,7 @@ async def test_a_canary_is_nowhere_afterwards(
     await built(other, f"/v1/conversations/{again.json()['conversation_id']}")
     replay = await one.post(f"{path}/messages", json=retried, headers={"Idempotency-Key": "k2"})
     assert replay.status_code == 201 and replay.json()["messages"] == stored.json()["messages"]
-    is_due = "SELECT due_at IS NOT NULL FROM heads WHERE conversation_id = $1"
+    is_due = "SELECT due_at IS NOT NULL FROM states WHERE conversation_id = $1"
     assert await execute(database_url, is_due, path.rpartition("/")[2]) == [(True,)]
     assert (await one.post(f"{path}/compact", json={})).json()["compacted"]
     await built(other, path)

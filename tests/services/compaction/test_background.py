@@ -53,7 +53,7 @@ async def pause_seconds(url: str, cid: str) -> float:
     """Return how many seconds the pause of a conversation lasts."""
     ((seconds,),) = await execute(
         url,
-        "SELECT extract(epoch FROM due_at - now())::float FROM heads WHERE conversation_id = $1",
+        "SELECT extract(epoch FROM due_at - now())::float FROM states WHERE conversation_id = $1",
         cid,
     )
     return float(seconds)
@@ -61,7 +61,7 @@ async def pause_seconds(url: str, cid: str) -> float:
 
 async def end_pause(url: str, cid: str) -> None:
     """End the pause of a conversation."""
-    await execute(url, "UPDATE heads SET due_at = now() WHERE conversation_id = $1", cid)
+    await execute(url, "UPDATE states SET due_at = now() WHERE conversation_id = $1", cid)
 
 
 # --- becoming due ---------------------------------------------------------------------------
@@ -188,7 +188,7 @@ async def test_each_failure_pauses_compactions_for_longer(
         await harness.append(cid, user("so"))
         assert (await harness.stored(cid)).state.is_resting
         await end_pause(database_url, cid)
-    await execute(database_url, "UPDATE heads SET failures = 40")
+    await execute(database_url, "UPDATE states SET failures = 40")
     await harness.work(cid)
     assert 3590 < await pause_seconds(database_url, cid) <= 3600
     assert len(harness.gateway.calls) == 5

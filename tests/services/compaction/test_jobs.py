@@ -51,7 +51,7 @@ async def conversation_id(database: Database) -> str:
 
 
 TAKE_OVER = (
-    "INSERT INTO compaction_leases SELECT conversation_id, $1, now() + interval '30 s' FROM heads"
+    "INSERT INTO compaction_leases SELECT conversation_id, $1, now() + interval '30 s' FROM states"
     " ON CONFLICT (conversation_id)"
     " DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at"
 )

@@ -25,7 +25,7 @@ async def test_a_tenant_is_deleted(database: Database, database_url: str) -> Non
     assert (counts["conversations"], counts["messages"], counts["agents"]) == (2, 4, 1)
     assert await delete(TENANT) == {}
     connection = await asyncpg.connect(database_url)
-    for table in ("conversations", "messages", "blobs", "blob_chunks", "heads", "agents"):
+    for table in ("conversations", "messages", "blobs", "blob_chunks", "states", "agents"):
         assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0
     await connection.close()
 
@@ -40,7 +40,7 @@ async def test_the_objects_of_a_tenant_are_deleted(database: Database, database_
     await execute(
         database_url,
         "UPDATE conversations SET expires_at = now() WHERE conversation_id ="
-        " (SELECT conversation_id FROM heads LIMIT 1)",
+        " (SELECT conversation_id FROM states LIMIT 1)",
     )
     later = datetime.now(UTC) + timedelta(hours=1)
     stored = [key async for key, _, _ in objects.orphans(later)]

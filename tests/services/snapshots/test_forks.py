@@ -405,7 +405,7 @@ async def test_a_fork_does_not_wait_for_locks_on_its_source(
     """It locks nothing of its source, and waits for no lock on it. [forks.independent]"""
     cid = await compacted(harness)
     async with connection.transaction():
-        await connection.execute("SELECT FROM heads, conversations FOR UPDATE")
+        await connection.execute("SELECT FROM states, conversations FOR UPDATE")
         async with asyncio.timeout(PATIENCE_SECONDS):
             copy = await fork(harness, cid)
     await assert_alike(harness, cid, copy)
