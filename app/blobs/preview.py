@@ -44,7 +44,7 @@ EXCERPT_CHARACTERS = 200
 """The length of the excerpt in a reference [tool-output.preview-reference]."""
 WINDOW_SHARE, BYTES_PER_TOKEN = 0.25, 3
 MIN_BOUND_BYTES = 1024
-"""However small the window is, a preview may have so many bytes."""
+"""However small the context window is, a preview may have so many bytes."""
 _STEP = 65_536  # characters that are searched for long lines at once
 _CUT = r"\g<1>--"  # what is kept of a long line for now: that it is longer, and not how it ended
 

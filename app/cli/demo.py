@@ -1,9 +1,9 @@
-"""The demo: replays a long session in a small window, beside two usual ways to keep a history.
+"""The demo: replays a long session in a small context window, beside two usual ways to keep one.
 
 1. It does what an agent backend does: it appends every message, and builds a payload before each
    answer of the assistant and at the end, in the request that appends what came since.
-2. Each conversation is kept three times: by the service's default in a small window, as the last
-   messages in the same window, and as the whole log in a window that has room for it.
+2. Each conversation is kept three times: by the service's default in a small context window, as the
+   last messages in the same one, and as the whole log in one that has room for it.
 3. Instead of a model the demo reports the usage: the tokens that the payload has, and as cached
    those that a provider can have from the payload before. The service counts what that costs.
 4. A system or developer message at the start becomes a section; `tools` become the
@@ -149,7 +149,7 @@ class Lane:
     """One way to keep a conversation, and what came of it."""
 
     name: str
-    window: int
+    context_window: int
     path: str
     builds: int = 0
     largest: int = 0
@@ -207,7 +207,7 @@ class Lane:
     @property
     def row(self) -> tuple[str, ...]:
         """Its line of the table."""
-        counts = (f"{count:,}" for count in (self.window, self.largest, self.sent))
+        counts = (f"{count:,}" for count in (self.context_window, self.largest, self.sent))
         knows = "yes" if demo_session.FACT in json_text.dumps(self.payload) else "no"
         return (self.name, *counts, self.share, f"${self.cost:.3f}", knows)
 
@@ -286,10 +286,10 @@ def read_traces(path: Path) -> list[Trace]:
 
 
 def replay(
-    client: Client, trace: Trace, window: int = WINDOW, *, opens: bool = False
+    client: Client, trace: Trace, context_window: int = WINDOW, *, opens: bool = False
 ) -> list[Lane]:
     """Keep one conversation in three ways, and print what happens to it and the bill."""
-    lanes = [_lane(client, trace, name, window) for name in (SERVICE, SLIDING, APPEND_ONLY)]
+    lanes = [_lane(client, trace, name, context_window) for name in (SERVICE, SLIDING, APPEND_ONLY)]
     page = f"{client.url}/inspector#{lanes[0].path.replace('/v1/conversations', '/c')}/time"
     click.echo(f"{trace.name}, {len(trace.messages):,} messages: watch it at {page}")
     if opens and not webbrowser.open(page):
@@ -305,23 +305,23 @@ def replay(
     return lanes
 
 
-def _lane(client: Client, trace: Trace, name: str, window: int) -> Lane:
+def _lane(client: Client, trace: Trace, name: str, context_window: int) -> Lane:
     tokens = sum(map(len, map(json_text.dumps, trace.messages))) / 4
-    kept = max(2, int(len(trace.messages) * window * 2 / 3 / max(1, tokens)))
+    kept = max(2, int(len(trace.messages) * context_window * 2 / 3 / max(1, tokens)))
     policies: dict[str, dict[str, Any]] = {
         SERVICE: {"compaction": {"mode": "inline"}},
         SLIDING: {"strategy": "sliding_window", "sliding_window": {"keep_last_n": kept}},
         APPEND_ONLY: {"strategy": "full_history"},
     }
-    window = WIDE_WINDOW if name == APPEND_ONLY else window
-    budget = {"context_window": window, "max_output_tokens": MAX_OUTPUT_TOKENS}
+    context_window = WIDE_WINDOW if name == APPEND_ONLY else context_window
+    budget = {"context_window": context_window, "max_output_tokens": MAX_OUTPUT_TOKENS}
     title = f"Demo: {trace.name} ({name})"
     body: dict[str, Any] = {"model": MODEL, "policy": {**policies[name], "budget": budget}}
     body |= {"sections": trace.sections, "tools": trace.tools, "metadata": {"title": title}}
     created = client.send("POST", "/v1/conversations", body)
     if not created.accepted:
         raise click.ClickException(f"The service refused the conversation: {created.reason}")
-    return Lane(name, window, f"/v1/conversations/{created.body['conversation_id']}")
+    return Lane(name, context_window, f"/v1/conversations/{created.body['conversation_id']}")
 
 
 def _steps(messages: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
@@ -340,8 +340,8 @@ def _draw(lane: Lane, done: int, total: int, change: str | None) -> None:
     if change:
         click.echo(f"{erase}  message {done:>5,}: compacted, {change} tokens")
     if erase:
-        filled = round(BAR * lane.newest / lane.window)
-        share = f"{lane.newest:>7,} of {lane.window:,} tokens, {lane.share} cached"
+        filled = round(BAR * lane.newest / lane.context_window)
+        share = f"{lane.newest:>7,} of {lane.context_window:,} tokens, {lane.share} cached"
         bar = f"{'█' * filled}{'░' * (BAR - filled)} {share}" if done < total else ""
         click.echo(f"{erase}  message {done:>5,} of {total:,} {bar}", nl=done == total, err=True)
 

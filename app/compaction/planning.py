@@ -166,7 +166,7 @@ def plan_compaction(
         plan = chosen.plan(ShownHistory(source.shown, None, NO_ROOM, policy))
         if isinstance(plan, NoCompaction):
             return plan
-        return NoCompaction(f"{chosen.name} keeps no summary: its window moves with each build")
+        return NoCompaction(f"{chosen.name} keeps no summary: its messages change with each build")
     planner = _Planner(source, chosen, forced, target_tokens, summary_tokens)
     return planner.plan(deep)
 

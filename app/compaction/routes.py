@@ -126,7 +126,7 @@ async def compact(
         bool, Query(description="false: return a job at once, which a worker runs.")
     ] = True,
 ) -> Response:
-    """Compact what the strategy allows, however full the window is; see `compacted` in the result.
+    """Compact what the strategy allows, however little is used; see `compacted` in the result.
 
     Waits for a running compaction. `503` when the model fails: then the context is unchanged. The
     log never changes. With `dry_run` nothing changes and no model is called.

@@ -63,7 +63,7 @@ SUMMARISER_UNAVAILABLE = "summariser_unavailable"
 
 
 class CompactionRequest(RequestSchema):
-    """A compaction now, however full the window is."""
+    """A compaction now, however full the context window is."""
 
     model_config = examples({"instructions": "Keep every file path.", "dry_run": True})
 

@@ -117,7 +117,7 @@ class CompactionService:
         request: CompactionRequest,
         job_id: str | None = None,
     ) -> CompactResult:
-        """Compact now, however full the window is. [compaction.forced]
+        """Compact now, however full the context window is. [compaction.forced]
 
         A job has its lease, and is done in the transaction that shows its result. Raises NotFound,
         ValidationError for a model that may not summarise (also where there is nothing to do),

@@ -68,7 +68,7 @@ def _sliding_window(shown: ShownHistory, deep: bool, failures: int) -> Plan:
     cut = group_boundary_before(entries, len(entries) - shown.policy.sliding_window.keep_last_n)
     kept = tuple(item.seq for item in entries[:cut] if item.seq in kept_seqs)
     if len(kept) == cut:
-        return NoCompaction("all messages are inside the window")
+        return NoCompaction("all messages are among the last N")
     return SlidingCut(entries[cut].seq, kept)
 
 
@@ -254,7 +254,7 @@ class Strategy:
     compacts: bool = True
 
     def plan(self, shown: ShownHistory, *, deep: bool = False, failures: int = 0) -> Plan:
-        """Return what to show next, however full the window is now.
+        """Return what to show next, however full the context window is now.
 
         A `deep` plan keeps only what the strategy must keep, any other one goes down to the
         target. `failures` counts the compactions of this conversation that failed in a row.

@@ -380,8 +380,8 @@ async def _unstored_tokens(
 ) -> int | None:
     """Return what the payload has beyond the state's sums, None where nothing is to be stored.
 
-    Inside an epoch a hundredth of the window is not much. Other payloads than those of the stored
-    settings do not count.
+    Inside an epoch a hundredth of the effective window is not much. Other payloads than those of
+    the stored settings do not count.
     """
     conversation, stored = state.input.conversation, state.stored
     model = conversation.model or deps.resolver.default_model

@@ -38,7 +38,7 @@ MAX_SHOWN_MESSAGES = 1000
 TAIL_LEFT_OUT = "tail_left_out"
 """`degraded`: status, scratchpad and notes would follow a call that the provider goes on with."""
 WINDOW_ASSUMED = "context_window_assumed"
-"""`degraded`: the window is that of the model after the colon, another one of the family."""
+"""`degraded`: the context window is that of the model after the colon, of the same family."""
 TOOL_LEFT_OUT = "hosted_tool_left_out"
 """`degraded`: the format does not have the hosted tool of the type after the colon."""
 

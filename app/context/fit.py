@@ -290,9 +290,9 @@ async def _reduce(
 ) -> BuildState | Overflow:
     """Make the view fit, `overshoot` tokens below the limit; else leave out reasoning.
 
-    Summaries that are longer than this window allows are summarised again, as the last step but for
-    the message with a provider's compaction item: that stays as long as the rest can give way.
-    Reasoning goes before the newest message does.
+    Summaries that are longer than this context window allows are summarised again, as the last step
+    but for the message with a provider's compaction item: that stays as long as the rest can give
+    way. Reasoning goes before the newest message does.
     """
     reduced = await _reduce_view(deps, state, overshoot)
     if isinstance(reduced, Overflow) and state.view.summarised is not None:
@@ -406,7 +406,7 @@ def input_of(state: BuildState) -> CompactionInput:
 
 
 def _shown(state: BuildState, overshoot: int = 0) -> ShownHistory:
-    """Return what the view shows, its budget `overshoot` tokens smaller than the window allows."""
+    """Return what the view shows, its budget `overshoot` tokens smaller than the context window."""
     resolved, limits, summary = state.resolved, state.limits, state.summary_tokens
     reserve = max(summary_reserve(limits), summary)
     fixed = resolved.raw_fixed.fixed + state.added_tool_tokens + state.added_system_tokens

@@ -199,7 +199,7 @@ class EpochItem:
     start_seq: int
     """The newest message of its first payload."""
     changed_after: tuple[int, ...]
-    """Behind which messages its payloads say that sections or tools changed."""
+    """After which messages its payloads say that sections or tools changed."""
     created_at: datetime
     """Time of its first build."""
 

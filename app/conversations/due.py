@@ -11,7 +11,7 @@ from app.policy.policy import CompactionPolicy
 from app.prompt.resolved_settings import ResolvedSettings
 
 RESUME_SHARE = 0.05
-"""The log has to grow by this share of the window before a compaction is tried again."""
+"""The log has to grow by this share of the effective window before a compaction is tried again."""
 
 MIN_NEW_MESSAGES = 10
 

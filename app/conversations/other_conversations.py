@@ -36,7 +36,7 @@ _READ_SECONDS = 2.0
 _REST = timedelta(seconds=10)
 """How long nothing is read after that failed, so that builds do not wait for the timeout."""
 _log = logging.getLogger("app.statuses")
-# The newest conversations of an agent with recent messages in their windows.
+# The newest conversations of an agent with recent messages in their active windows.
 ACTIVITIES = Statement(f"""
     SELECT c.conversation_id, c.own_id, c.metadata, h.newest_at, calling.call_ids,
         calling.call_names, h.open_calls

@@ -5,8 +5,8 @@
 2. A note between beginning and end names how much is shown and how to read the rest by the ref of
    the message. A payload without tools has the note without their names.
 3. A message is oversized when it does not fit beside a summary of everything else. The newest user
-   message, which always stays, keeps a larger share of the window than others, and is oversized
-   already when it takes more than that and what follows it does not fit.
+   message, which always stays, keeps a larger share of the context window than others, and is
+   oversized already when it takes more than that and what follows it does not fit.
 4. Where nothing else can be dropped, the largest texts are shortened first, all to one size.
 5. The oldest media are left out first: all up to a place in the log, the cut. It leaves a quarter
    of each limit free, so that the next cut comes late. [payload.media-limits]

@@ -311,7 +311,7 @@ class AgentItem(ListedSettings):
 
 
 class Cleared(ResponseSchema):
-    """A conversation, or those of an agent, whose windows were emptied."""
+    """A conversation, or those of an agent, whose active windows were emptied."""
 
     last_cleared_at: datetime
     """Payloads show no message from before."""

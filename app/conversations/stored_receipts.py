@@ -84,7 +84,7 @@ async def store_view(
 ) -> tuple[Conversation, Receipt]:
     """Store a receipt that needs no plan; return the conversation that shows its view, and it.
 
-    `after` is the conversation with the window and the kept seqs of that view. The receipt's
+    `after` is the conversation with the active window and the kept seqs of that view. The receipt's
     `before_messages` are already counted. Call it as `store_receipt`.
     """
     visible = await view_state_of(session, resolver, after, receipt)

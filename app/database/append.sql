@@ -43,7 +43,7 @@ BEGIN
         AND old.head_seq = coalesce(expected_seq, old.head_seq)
         AND old.open_calls @> required
         -- The state that the shape of a batch expects that was made without the log, `BatchShape`.
-        -- Nothing joins a call group that is too old by now: its window has to be moved before.
+        -- Nothing joins a call group that is too old by now: its active window has to be moved before.
         AND (is_known OR cardinality(old.open_calls) <= max_open_calls AND (
             cardinality(required) = 0 AND NOT begins_answer OR NOT (
                 begins_answer AND cardinality(old.provider_calls) > 0

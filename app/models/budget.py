@@ -23,7 +23,7 @@ from app.models.model_info import ModelInfo
 from app.policy.policy import BudgetPolicy
 
 DERIVED_FACTOR = 4
-"""Window per token of reserved output, for unknown models under `derive`."""
+"""Context window per token of reserved output, for unknown models under `derive`."""
 
 
 class ContextWindow(NamedTuple):
@@ -55,7 +55,7 @@ def resolve_context_window(
     has_own = tenant is not None and bool(tenant.context_window or tenant.max_input_tokens)
     model = tenant if has_own else info
     if named is not None and model is not None and model.assumed_from:
-        model = None  # the named window is more certain
+        model = None  # the named one is more certain
     max_input = model.max_input_tokens if model is not None else None
     of_model = model.context_window if model is not None else None
     if not of_model and max_input:
@@ -78,7 +78,7 @@ def resolve_context_window(
 
 
 HARD_BLOCK = 0.98
-"""The share at which a compaction is forced, if `compact_trigger` is not above."""
+"""The share at which a build compacts in any case, if `compact_trigger` is not above."""
 
 
 class Pressure(StrEnum):
@@ -126,7 +126,7 @@ class ContextBudget:
     """The context window and its use, in tokens; the percentage is from 0 to 100."""
 
     context_window: int
-    """The smaller of the window asked for and the model\'s."""
+    """The smaller of the one asked for and the model\'s."""
     max_output_tokens: int
     """Kept free for the answer."""
     system_prompt: int

@@ -4,9 +4,9 @@ Providers have neither codes nor wording in common. The error becomes one text i
 without quotes and backslashes, so that JSON inside JSON reads like any text; then the first of
 these rules counts:
 
-1. A sum of input and output beyond the window is judged by its numbers: the output is too large
-   where lowering it leaves enough of it, and the error names its setting or it takes a third of the
-   window or more. Otherwise the input is too long.
+1. A sum of input and output beyond the context window is judged by its numbers: the output is too
+   large where lowering it leaves enough of it, and the error names its setting or it takes a third
+   of that window or more. Otherwise the input is too long.
 2. A code for an input that is too long decides, anywhere in the error.
 3. The first row of `_WORDS` with a match: refused reasoning; limits on a rate or a payment, which
    are none of this; refused media; an output beyond the model's limit.

@@ -288,12 +288,12 @@ def _packed_pages(content: bytes) -> int:
     return pages
 
 
-def media_limits(model: str, format: FormatName, window: int | None) -> MediaLimits | None:
+def media_limits(model: str, format: FormatName, context_window: int | None) -> MediaLimits | None:
     """Return the limits of a model's family, None where they are unknown."""
     limits = _BY_FAMILY.get(next(iter(PROVIDERS[format].accepted_families(model)), ""))
     if limits is None or limits.many is None:
         return limits
-    is_large = window is not None and window >= _LARGE_WINDOW
+    is_large = context_window is not None and context_window >= _LARGE_WINDOW
     return replace(limits, media=_ANTHROPIC_LARGE_WINDOW) if is_large else limits
 
 

@@ -174,7 +174,7 @@ class AnthropicAssembler(MergingAssembler):
     def _replace(self, call: Raw) -> None:
         """Replace a call in an item that is not stable by a label (rule 2).
 
-        Behind a call of the client there is no place for one: there it is left out.
+        After a call of the client there is no place for one: there it is left out.
         """
         label = media.label_for(Opaque(call, self.format))
         old, new = json_text.dump_payload(dict(call)), self._text_block(label.text)

@@ -133,7 +133,7 @@ class CompactionPolicy(Group):
     enabled: Flag = True
     """false: never compact; a build over the context window is refused."""
     auto: Flag = True
-    """false: only on request, or if the window would overflow."""
+    """false: only on request, or if the payload would not fit."""
     threshold_ratio: Share = 0.85
     """Share of the effective window at which a compaction is due."""
     model: Annotated[str, Field(strict=True, max_length=256, pattern=NAME_PATTERN)] | None = None
@@ -151,7 +151,7 @@ class CompactionPolicy(Group):
     mode: Literal["background", "inline"] = "background"
     """`background`: by a worker, once due; `inline`: only in a build that needs it."""
     target: Annotated[float, Field(strict=True, gt=0, lt=1)] = 0.45
-    """Share of the effective window to which a compaction reduces usage."""
+    """Share of the effective window to which a compaction reduces the payload."""
     max_messages: Positive | None = None
     """Verbatim messages above which a compaction is due."""
 
@@ -187,7 +187,7 @@ class ToolOutputPolicy(Group):
     the context window, from 20000 to 60000.
     """
     max_message_bytes: PreviewSize = 51_200
-    """Largest preview, its note included; less in a small window."""
+    """Largest preview, its note included; less in a small context window."""
     max_line_length: PreviewSize = 2000
     """Characters of a line in a preview."""
     view: ToolView = ToolView.TRUNCATE
@@ -220,7 +220,7 @@ class Policy(Group):
     """Settings for the context of a conversation."""
 
     strategy: StrategyName = StrategyName.SANDWICH
-    """How the history is kept inside the window; `GET /v1/strategies` lists them."""
+    """How the history is kept inside the context window; `GET /v1/strategies` lists them."""
     sandwich: SandwichPolicy = SandwichPolicy()
     sliding_window: SlidingWindowPolicy = SlidingWindowPolicy()
     tree_summary: TreeSummaryPolicy = TreeSummaryPolicy()

@@ -199,7 +199,7 @@ SET_STATE = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a copied log shows: its window with the facts about it, and the compaction's view.
+    """What a copied log shows: its active window with facts about it, and the compaction's view.
 
     `kept` are the seqs that are visible although the `receipt` hides or clears them.
     """

@@ -2,7 +2,7 @@
 
 1. The id of a copy is derived from its source and its target. A copy names its source in
    `restored_from` and has no timestamp of its own, so that it is new to the active window.
-2. A call gets another id only if the target's window uses its id, and its results get the same.
+2. A call gets another id only if the target's active window has its id; its results get the same.
    Gemini's calls without an id are identified by their position and stay without one.
 3. A result whose call is not among the messages is copied as text of the user.
 4. An entry of a snapshot is the message with `ENTRY_FIELDS` beside its own fields. Fields of the

@@ -117,7 +117,7 @@ async def save_agent_snapshot(
     """Save the active windows of all conversations of the agent, with a summary.
 
     Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
-    `422` if the window is empty.
+    `422` if they are empty.
     """
     return await _saved(request, body, agent_id=agent_id)
 
@@ -125,7 +125,7 @@ async def save_agent_snapshot(
 @router.post(
     _OF_CONVERSATION,
     status_code=201,
-    summary="Save a conversation's window",
+    summary="Save a conversation's active window",
     response_model=Snapshot,
 )
 async def save_conversation_snapshot(
@@ -134,7 +134,7 @@ async def save_conversation_snapshot(
     """Save the active window of the conversation, with a summary.
 
     Nothing is cleared. If the model fails, the snapshot is saved without a generated summary.
-    `422` if the window is empty.
+    `422` if it is empty.
     """
     return await _saved(request, body, conversation_id=conversation_id)
 

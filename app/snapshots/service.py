@@ -4,9 +4,9 @@
    is generated afterwards, with no session open. Conversations that are deleted meanwhile are left
    out, and then the summary too.
 2. A failed summary does not fail the snapshot, whose summary is `FAILED_SUMMARY` then. The summary
-   of the active compaction replaces the messages that it covers. The last `LAST_MESSAGES` of the
-   windows are read, and at most `MAX_TEXT_CHARS` of each text, so that a summary takes a few calls
-   of any window.
+   of the active compaction replaces the messages that it covers. The last `LAST_MESSAGES` of
+   them are read, and at most `MAX_TEXT_CHARS` of each text, so that a summary takes a few calls
+   for any number.
 3. A transaction that adds a part holds a key-share lock on the state of its conversation, so that a
    deletion, which locks that, leaves no part [log.delete-everything].
 """
@@ -179,7 +179,7 @@ class SnapshotService:
 
         Raises NotFound, or ValidationError when all of them are empty.
         """
-        agent, default_model, windows = None, self._resolver.default_model, list[Conversation]()
+        agent, default_model, active = None, self._resolver.default_model, list[Conversation]()
         async with self._database.session() as session:
             if conversation_id is not None:
                 stored = [await session.conversations.get(tenant_id, conversation_id)]
@@ -191,32 +191,32 @@ class SnapshotService:
         for each in sorted(stored, key=lambda it: (it.created_at, it.conversation_id)):
             with suppress(NotFound):  # deleted meanwhile
                 updated = await self._active.updated(tenant_id, each)
-                windows += [updated] if part_of(updated).spans else []
-        if not windows:
+                active += [updated] if part_of(updated).spans else []
+        if not active:
             raise ValidationError("There are no messages to save")
-        first, owner = windows[0], agent or windows[0]
+        first, owner = active[0], agent or active[0]
         now, policy = self._active.now(), self._resolver.policy_of(first)
         cleared_at = first.state.cleared_at
         if agent is not None:
             cleared_at, policy = agent.last_cleared_at, self._resolver.policy(agent.settings.policy)
         start = marker_of(cleared_at, owner.rolling_window_seconds, now)
         summary = await self._summary_of(
-            tenant_id, windows, policy.compaction.model, owner.model or default_model
+            tenant_id, active, policy.compaction.model, owner.model or default_model
         )
         async with self._database.transaction() as session:
             if agent is not None:  # the lock orders this transaction and a deletion of the agent
                 await session.agents.get(tenant_id, agent.agent_id, lock=True)
-            keys = [window.conversation_id for window in windows]
+            keys = [it.conversation_id for it in active]
             versions = await lock_conversations(session.session, tenant_id, keys)
-            saved = [window for window in windows if window.conversation_id in versions]
+            saved = [it for it in active if it.conversation_id in versions]
             if not saved:
                 raise NotFound.conversation(first.public_id)
-            if len(saved) < len(windows):
+            if len(saved) < len(active):
                 summary = REMOVED_SUMMARY
             elif any(versions[it.conversation_id] != it.state.redacted_version for it in saved):
                 summary = REDACTED_SUMMARY
-            models = [(window.public_id, window.model or default_model) for window in saved]
-            parts = [part_of(window) for window in saved]
+            models = [(it.public_id, it.model or default_model) for it in saved]
+            parts = [part_of(conversation) for conversation in saved]
             snapshot = Snapshot(
                 snapshot_id=self._new_id(),
                 created_at=now,
@@ -235,31 +235,31 @@ class SnapshotService:
     async def _summary_of(
         self,
         tenant_id: str,
-        windows: Sequence[Conversation],
+        active: Sequence[Conversation],
         policy_model: str | None,
         model: str | None,
     ) -> str:
-        """Return a summary of all the windows, or `FAILED_SUMMARY` (rule 2).
+        """Return a summary of all the active windows, or `FAILED_SUMMARY` (rule 2).
 
         The model is chosen like the model of a compaction.
         """
         try:
             chosen = self._summariser.choose_model(None, policy_model, model)
             if chosen is not None:
-                return await self._generated(tenant_id, windows, chosen)
-            parts = [part_of(window) for window in windows]
+                return await self._generated(tenant_id, active, chosen)
+            parts = [part_of(conversation) for conversation in active]
             begin, end = parts[0].spans[0].start, parts[-1].spans[-1]
             first = overlap(parts[0].spans, (Span(begin, begin + _END_MESSAGES),))
             last = overlap((end,), (Span(end.end - _END_MESSAGES, end.end),))
-            messages = await self._read(windows[0], first), await self._read(windows[-1], last)
+            messages = await self._read(active[0], first), await self._read(active[-1], last)
             count = sum(part.message_count for part in parts)
-            return extract_snapshot_summary(count, len(windows), *messages)
+            return extract_snapshot_summary(count, len(active), *messages)
         except (ServiceUnavailable, ValidationError) as error:
             reason = error.facts.get("reason", error.code)
             _log.warning("snapshot_summary_failed", extra={"data": {"reason": reason}})
             return FAILED_SUMMARY
 
-    async def _generated(self, tenant_id: str, windows: Sequence[Conversation], model: str) -> str:
+    async def _generated(self, tenant_id: str, active: Sequence[Conversation], model: str) -> str:
         run = self._summariser.start_run(tenant_id)
         task = SummaryTask(
             SummaryRequest(prompt=SUMMARY_PROMPT),
@@ -272,38 +272,37 @@ class SnapshotService:
         messages: list[Message] = []
         left = LAST_MESSAGES
         try:
-            for number, window in reversed([*enumerate(windows, start=1)]):
-                summary, visible = await self._visible(window)
-                head_seq = window.state.head_seq
+            for number, conversation in reversed([*enumerate(active, start=1)]):
+                summary, visible = await self._visible(conversation)
+                head_seq = conversation.state.head_seq
                 newest = Span(start_of_last(visible, head_seq, left), head_seq + 1)
                 spans = overlap(visible, (newest,))
-                notes = [f"Conversation {number} of {len(windows)} begins here"]
-                notes = notes if len(windows) > 1 else []
+                notes = [f"Conversation {number} of {len(active)} begins here"]
+                notes = notes if len(active) > 1 else []
                 notes += [f"Earlier in this conversation: {summary}"] if summary else []
                 left -= count_in(spans)
                 if count_in(spans) < count_in(visible):
                     notes.append("Earlier messages are left out")
                 said = [Message(Role.USER, (Text(f"[{note}]"),)) for note in notes]
-                messages = [*said, *await self._read(window, spans), *messages]
+                messages = [*said, *await self._read(conversation, spans), *messages]
             return (await self._summariser.summarise(task, messages)).text
         finally:
-            await run.record(self._database, agent_id=windows[0].agent_id)
+            await run.record(self._database, agent_id=active[0].agent_id)
 
-    async def _visible(self, window: Conversation) -> tuple[str | None, Sequence[Span]]:
-        """Return the active compaction's summary, and the spans of the window beside it."""
-        state, spans = window.state, part_of(window).spans
+    async def _visible(self, conversation: Conversation) -> tuple[str | None, Sequence[Span]]:
+        """Return the active compaction's summary, and the spans of the active window beside it."""
+        state, spans = conversation.state, part_of(conversation).spans
         async with self._database.session() as session:
-            receipt = await session.contexts.find_receipt(
-                window.conversation_id, state.compaction_id
-            )
+            key, active_id = conversation.conversation_id, state.compaction_id
+            receipt = await session.contexts.find_receipt(key, active_id)
         if receipt is None or receipt.summary is None or state.hidden_span is None:
             return None, spans
         kept_spans = overlap(spans_of(state.kept_seqs), spans)
         return receipt.summary, union((*minus(spans, (state.hidden_span,)), *kept_spans))
 
-    async def _read(self, window: Conversation, spans: Sequence[Span]) -> list[Message]:
+    async def _read(self, conversation: Conversation, spans: Sequence[Span]) -> list[Message]:
         """Return the truncated messages of spans, read in batches."""
-        key, messages = window.conversation_id, list[Message]()
+        key, messages = conversation.conversation_id, list[Message]()
         for span in spans:
             async with self._database.session() as session:
                 sizes = await session.log.sizes(key, span.start, span.end)

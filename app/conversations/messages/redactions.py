@@ -244,7 +244,7 @@ class RedactionService:
             receipts = await session.all(DROP_SUMMARIES, **message)
             await session.run(DROP_SNAPSHOT_SUMMARIES, **message)
             loses_summary = state["compaction_id"] in [row["compaction_id"] for row in receipts]
-            if loses_summary:  # without it the whole window is shown, until it is compacted again
+            if loses_summary:  # without it all is shown, until it is compacted again
                 await repositories.contexts.show_whole_log(conversation_id, state["view_version"])
             await session.run(SHOW_TOMBSTONE, conversation_id=conversation_id)
             for row in await session.all(STARTS, conversation_id=conversation_id):
