@@ -111,8 +111,8 @@ async def test_changes_are_items_behind_the_prefix(client: httpx.AsyncClient, fo
 async def test_the_next_epoch_has_them_in_its_prompt(
     client: httpx.AsyncClient, format: str
 ) -> None:
-    """Whatever begins it: a compaction, or the first build of an import. A fork goes on with that
-    of its source. [forks.same-prefix]
+    """Whatever begins it: a compaction, a restored snapshot, or the first build of an import. A
+    fork goes on with that of its source. [forks.same-prefix]
     """
     chat = await start(client, format)
     await append(client, chat.path, *talk(20, "word " * 300)[1:], user("More."))
@@ -134,7 +134,13 @@ async def test_the_next_epoch_has_them_in_its_prompt(
     assert (await client.post(f"{chat.path}/compact", json={})).is_success
     folded = await chat.build()
     assert folded["cache_break_reason"] == "compaction"
-    for build in (folded, part, imported):
+    saved = (await client.post(f"{chat.path}/snapshots", json={})).json()
+    assert (await client.post(f"{chat.path}/clear")).is_success
+    answer = await client.post(f"/v1/snapshots/{saved['snapshot_id']}/restore", json={})
+    assert answer.json()["restored"] > 0
+    restored = await chat.build()
+    assert restored["epoch"] > folded["epoch"]
+    for build in (folded, part, imported, restored):
         text = str(build["payload"])
         assert "Hum." not in text and "have changed" not in text and build["betas"] == []
         tools = [tool["name"] for tool in build["payload"]["tools"]]
