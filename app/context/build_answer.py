@@ -301,15 +301,15 @@ async def find_build(
     return (parsed_id, epoch) if epoch is not None else None
 
 
-def changes_at(epoch: Epoch, through_seq: int, count: int) -> tuple[PromptChange, ...] | None:
+def changes_at(epoch: Epoch, seq: int, count: int | None) -> tuple[PromptChange, ...] | None:
     """Return the changes in the payload of a build; None where its id is of no build.
 
-    `count` of them come after its newest message.
+    `count` of them come after its newest message; with None all that do.
     """
     changes = changes_from(epoch.changes)
-    before = tuple(change for change in changes if change.after_seq < through_seq)
-    last = tuple(change for change in changes if change.after_seq == through_seq)
-    return (*before, *last[:count]) if count <= len(last) else None
+    before = tuple(change for change in changes if change.after_seq < seq)
+    last = tuple(change for change in changes if change.after_seq == seq)
+    return (*before, *last[:count]) if (count or 0) <= len(last) else None
 
 
 def _is_tail(text: str) -> bool:

@@ -19,7 +19,7 @@ from app.common.errors import (
     ValidationError,
 )
 from app.common.pages import Page
-from app.context.build_answer import BuildReplayService, find_build
+from app.context.build_answer import BuildReplayService, changes_at, find_build
 from app.context.schemas import UsageAnswer, UsageRequest
 from app.context.state import CachedPayload, PayloadCache
 from app.context.usage_repository import WHOLE_TENANT, Listed
@@ -127,13 +127,13 @@ class UsageService:
             raise ValidationError.at("/usage", "The usage of the same call is required")
         places = await self._places(tenant_id, conversation_id, report.build_id, removals)
         async with self._database.transaction() as session:
-            build, texts = None, None
+            build, sent = None, None
             if report.build_id is not None:
                 build = await find_build(session, conversation_id, report.build_id)
             model = model_in(build[1].payload_stream) if build is not None else report.model
             conversation = await self._find_conversation(session, tenant_id, conversation_id, model)
             if build is not None:
-                report, texts = await _with_build(session, conversation_id, report, *build)
+                report, sent = await _with_build(session, conversation_id, report, *build)
             elif report.build_id is not None:
                 raise ValidationError.at("/build_id", "No build of this conversation has this id")
             known_head = conversation.state.head_seq
@@ -164,7 +164,7 @@ class UsageService:
                 if report.through_seq is not None and resolved is not None and epoch is not None:
                     cached = self._cache.of_epoch(tenant_id, conversation_id, epoch)
                     begun = await self._with_prompt_of(session, conversation_id, resolved, epoch)
-                    counted = _count(cached, conversation, begun, epoch, stored, texts)
+                    counted = _count(cached, conversation, begun, epoch, stored, sent)
                     if counted is not None:
                         regions, sealed = counted
                         stored = replace(stored, estimated_tokens=regions.total, regions=regions)
@@ -288,14 +288,15 @@ def _count(
     resolved: ResolvedSettings | None,
     epoch: Epoch,
     report: ReportItem,
-    dynamic_texts: Sequence[str] | None,
+    sent: tuple[int, tuple[str, ...]] | None,
 ) -> tuple[PayloadTokens, int] | None:
     """Return the count of a report's payload before the factor, and the sealed part of it.
 
     `resolved` has the sections and tools of the epoch's start, None where those at its end are not
-    the present ones. Only a build id identifies dynamic text; without one, the stored text is
-    counted. None where this process no longer has the payload, where the settings or the view are
-    other ones by now, and where the payload begins with a provider's compaction item.
+    the present ones. Only a build id identifies dynamic text, and changes after the last message;
+    without one, the stored text and all changes are counted. None where this process no longer has
+    the payload, where the settings or the view are other ones by now, and where the payload begins
+    with a provider's compaction item.
     """
     start = epoch_start_from(epoch.start_json)
     if (
@@ -307,7 +308,8 @@ def _count(
         or start.view.sent_item is not None
     ):
         return None
-    changes = [it for it in changes_from(epoch.changes) if it.after_seq <= report.through_seq]
+    count, dynamic_texts = sent or (None, None)
+    changes = changes_at(epoch, report.through_seq, count) or ()
     tokens, sealed = cached.assembler.tokens_at(report.through_seq)
     system_prompt = resolved.raw_fixed.system_prompt
     system_prompt += sum(change.tokens for change in changes)
@@ -366,8 +368,11 @@ async def _with_build(
     report: UsageRequest,
     build_id: BuildId,
     epoch: Epoch,
-) -> tuple[UsageRequest, tuple[str, ...]]:
-    """Return the report with the fields that its build id stands for, and its dynamic texts."""
+) -> tuple[UsageRequest, tuple[int, tuple[str, ...]]]:
+    """Return the report with the fields that its build id stands for, and what only that names.
+
+    The latter are the number of changes after the newest message, and the dynamic texts.
+    """
     start = epoch_start_from(epoch.start_json)
     hashes = [hash for hash in (build_id.tail_hash, start.dynamic_hash) if hash]
     texts = await session.contexts.texts(conversation_id, hashes)
@@ -378,7 +383,8 @@ async def _with_build(
         "epoch": epoch.epoch,
         "through_seq": build_id.through_seq,
     }
-    return report.model_copy(update=fields), tuple(map(str, chain.from_iterable(lists)))
+    sent = build_id.changes, tuple(map(str, chain.from_iterable(lists)))
+    return report.model_copy(update=fields), sent
 
 
 def _answer(
@@ -389,9 +395,8 @@ def _answer(
     is_calibrated: bool,
 ) -> UsageAnswer:
     """Return the answer; budget and pressure are null while no context window is known."""
-    found: dict[str, Any] = dict.fromkeys(UsageAnswer.model_fields)
+    found: dict[str, Any] = dict.fromkeys(UsageAnswer.model_fields) | {"removed_reasoning": []}
     found |= {"current": False, "should_compact": False, "calibrated": is_calibrated}
-    found["removed_reasoning"] = []
     if reported is not None:
         report = reported.report
         found |= {"current": reported.is_current, "report_id": report.report_id}

@@ -233,6 +233,10 @@ async def test_usage_is_counted_with_the_changes(client: httpx.AsyncClient, form
     report = (await client.get(f"{chat.path}/usage/reports")).json()["data"][0]
     factor = build["diagnostics"]["estimate"]["factor"]
     assert abs(report["estimated_tokens"] * factor - used) < 8
+    early = {"build_id": before["build_id"], "usage": {**usage, "input_tokens": used // 2}}
+    assert (await client.post(f"{chat.path}/usage", json=early)).is_success
+    report = (await client.get(f"{chat.path}/usage/reports")).json()["data"][0]
+    assert abs(report["estimated_tokens"] * factor - before["tokens_used"]) < 8
     body["usage"]["input_tokens"] = 2 * used
     assert (await client.post(f"{chat.path}/usage", json=body)).json()["calibrated"]
     counted = await chat.build()
