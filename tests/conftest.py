@@ -374,6 +374,26 @@ def server(
             yield server
 
 
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose database is migrated and stopped."""
+    data_dir = tmp_path_factory.mktemp("prepared") / "data"
+    with running(data_dir) as url:
+        migrate(url)
+    return data_dir
+
+
+@pytest.fixture
+def data_dir(prepared: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of it for one test, whose server is stopped afterwards whatever happened."""
+    copy = tmp_path / "data"
+    shutil.copytree(prepared, copy)
+    yield copy
+    if (copy / "postgres" / "postmaster.pid").exists():
+        with running(copy):
+            pass
+
+
 @pytest.fixture
 def database_url(server: Server) -> Iterator[str]:
     """The URL of a migrated database that is this test's own, without rows."""

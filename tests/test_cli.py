@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -34,12 +33,12 @@ from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    """A new data directory, whose server is stopped afterwards whatever happened."""
-    yield tmp_path / "data"
-    if (tmp_path / "data" / "postgres" / "postmaster.pid").exists():
-        with ExitStack() as stack:
-            stack.enter_context(running(tmp_path / "data"))
+def new_dir(tmp_path: Path) -> Iterator[Path]:
+    """A data directory that is not there yet, whose server is stopped afterwards."""
+    yield tmp_path / "new"
+    if (tmp_path / "new" / "postgres" / "postmaster.pid").exists():
+        with running(tmp_path / "new"):
+            pass
 
 
 def invoke(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +71,7 @@ def status_or_none(port: int, path: str) -> int | None:
 
 
 def test_a_request_under_way_is_answered_after_sigterm(
-    data_dir: Path, database_url: str, fake_llm: FakeLLM
+    new_dir: Path, database_url: str, fake_llm: FakeLLM
 ) -> None:
     """Operation: SIGTERM lets what runs finish, here a compaction that waits for its model."""
     released, arrived = threading.Event(), threading.Event()
@@ -85,7 +84,7 @@ def test_a_request_under_way_is_answered_after_sigterm(
         "CONTEXT_WORKER": "false",
         "CONTEXT_ACCESS_LOG": "false",
     }
-    with serving(data_dir, environ=environ) as (process, port):
+    with serving(new_dir, environ=environ) as (process, port):
         base = f"http://127.0.0.1:{port}/v1/conversations"
         with httpx.Client(timeout=PATIENCE_SECONDS) as client, ThreadPoolExecutor(1) as pool:
             body = {"model": "gpt-4o", "policy": {"budget": {"context_window": 8192}}}
@@ -104,40 +103,41 @@ def test_a_request_under_way_is_answered_after_sigterm(
         assert process.returncode == 0
 
 
-def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
+def test_keys_are_made_listed_and_revoked(new_dir: Path) -> None:
     """`keys create` starts and migrates the database; the key is the last word on stdout.
 
     It goes on beside a running service on the same data directory, which obeys it.
 
     [tenancy.keys-cli]
     """
-    here = ("--data-dir", str(data_dir))
+    here = ("--data-dir", str(new_dir))
     made = invoke("keys", "create", "--tenant", "acme", "--name", "ci", *here)
     assert made.returncode == 0, made.stderr
-    new = f"in the private PostgreSQL of {data_dir}, which is new: "
+    new = f"in the private PostgreSQL of {new_dir}, which is new: "
     assert new in made.stderr
     key = made.stdout.split()[-1]
     key_id = key.split("_")[1]
-    with serving(data_dir, environ={"CONTEXT_WORKER": "false"}) as (process, port):
+    with serving(new_dir, environ={"CONTEXT_WORKER": "false"}) as (process, port):
         assert status(port, "/v1/agents") == 401
         assert status(port, "/v1/agents", key) == 200
         made = invoke("keys", "create", "--tenant", "other", *here)
-        assert f"in the private PostgreSQL of {data_dir}. " in made.stderr
+        assert f"in the private PostgreSQL of {new_dir}. " in made.stderr
         other = made.stdout.split()[-1]
         assert status(port, "/v1/agents", other) == 200
         stop(process)
-    assert not (data_dir / "postgres" / "postmaster.pid").exists()
-    listed = invoke("keys", "list", *here).stdout.splitlines()
-    rows = [line.split() for line in listed[1:]]
-    assert [[*row[:4], row[-1]] for row in rows] == [
-        [key_id, "acme", "ci", "usable", "full"],
-        [other.split("_")[1], "other", "-", "usable", "full"],
-    ]
-    assert key.split("_", 2)[2] not in "\n".join(listed)
-    revoked = invoke("keys", "revoke", key_id, *here)
-    assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
-    again = invoke("keys", "revoke", key_id, *here)
-    assert again.stdout.startswith(f"{key_id} of tenant acme was revoked already at 2")
+    assert not (new_dir / "postgres" / "postmaster.pid").exists()
+    with running(new_dir):  # which each command would start
+        listed = invoke("keys", "list", *here).stdout.splitlines()
+        rows = [line.split() for line in listed[1:]]
+        assert [[*row[:4], row[-1]] for row in rows] == [
+            [key_id, "acme", "ci", "usable", "full"],
+            [other.split("_")[1], "other", "-", "usable", "full"],
+        ]
+        assert key.split("_", 2)[2] not in "\n".join(listed)
+        revoked = invoke("keys", "revoke", key_id, *here)
+        assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
+        again = invoke("keys", "revoke", key_id, *here)
+        assert again.stdout.startswith(f"{key_id} of tenant acme was revoked already at 2")
 
 
 def test_with_a_key_the_service_may_be_public(database_url: str) -> None:
@@ -166,15 +166,15 @@ def test_with_a_key_the_service_may_be_public(database_url: str) -> None:
     ],
 )
 def test_an_error_is_one_sentence_with_a_code(
-    code: int, command: str, said: str, data_dir: Path, served: str, database_url: str
+    code: int, command: str, said: str, new_dir: Path, served: str, database_url: str
 ) -> None:
     """Of the table of `--help`; no database is made. [tenancy.key-required]"""
-    given = {"here": data_dir, "served": served, "database": database_url}
+    given = {"here": new_dir, "served": served, "database": database_url}
     failed = invoke(*command.format(**given).split())
     assert (failed.returncode, failed.stdout) == (code, "")
     assert failed.stderr.startswith("Error: ") and failed.stderr.count("\n") == 1
     assert said.format(**given) in failed.stderr
-    assert not data_dir.exists()
+    assert not new_dir.exists()
 
 
 def test_the_help_has_whole_summaries_and_exit_codes() -> None:
@@ -185,13 +185,13 @@ def test_the_help_has_whole_summaries_and_exit_codes() -> None:
     assert "by `pg_dump`, while the service runs." in shown and "times and scope, without" in shown
 
 
-def test_on_a_terminal_lines_are_for_people(data_dir: Path) -> None:
+def test_on_a_terminal_lines_are_for_people(new_dir: Path) -> None:
     """A bar moves while the database starts; a line names the pages; logs are no JSON.
 
     [operation.logs]
     """
     script = "from app.cli import database, main; database.QUIET_SECONDS = 0.1; main()"
-    command = (sys.executable, "-c", script, "serve", "--port", "0", "--data-dir", data_dir)
+    command = (sys.executable, "-c", script, "serve", "--port", "0", "--data-dir", new_dir)
     screen, theirs = pty.openpty()
     shown = ""
     with subprocess.Popen(command, env=environment(), stderr=theirs, text=True) as process:

@@ -22,9 +22,9 @@ import pytest
 
 from app.cli.demo import Client, Unreachable
 from app.database.embedded import running
-from app.database.migrate import migrate
 from tests.patience import PATIENCE_SECONDS
 from tests.replay import Served, read_messages
+from tests.torture.forked import forked
 from tests.writers import Difference, Message, Writer, grown, writing
 
 WRITERS = 3
@@ -52,27 +52,15 @@ class Turns(Writer):
         ]
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory whose database is migrated and stopped."""
-    data_dir = tmp_path_factory.mktemp("prepared") / "data"
-    with running(data_dir) as url:
-        migrate(url)
-    return data_dir
-
-
 @pytest.fixture
-def service(prepared: Path, tmp_path: Path) -> Iterator[Served]:
-    """A service on a copy of it; afterwards both are gone, whatever happened."""
-    shutil.copytree(prepared, tmp_path / "data")
-    served = Served(tmp_path / "data")
+def service(data_dir: Path) -> Iterator[Served]:
+    """A service that is gone afterwards, whatever happened."""
+    served = Served(data_dir, launch=forked)
     try:
         served.start()
         yield served
     finally:
         served.kill()
-        with running(tmp_path / "data"):
-            pass
 
 
 def turns(service: Served) -> list[Turns]:
@@ -154,7 +142,7 @@ def test_a_full_disk_is_503_and_heals(small_disk: Path) -> None:
 
     [operation.disk-full]
     """
-    served = Served(small_disk / "data")
+    served = Served(small_disk / "data", launch=forked)
     served.start()
     try:
         with closing(Client(served.url)) as client:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from hashlib import sha256
@@ -20,14 +19,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 
 from app.cli.demo import Answer, Client
 from app.database.embedded import running
-from app.database.migrate import migrate
+from tests.conftest import execute
 from tests.patience import PATIENCE_SECONDS
 from tests.replay import Served, read_messages
+from tests.torture.forked import forked
 from tests.writers import Message, Writer, grown, writing
 
 WRITERS = 3
@@ -54,7 +53,8 @@ class Stored(Served):
     """A service whose blobs lie where it is told, in rows without a URL."""
 
     def __init__(self, data_dir: Path, store_url: str | None) -> None:
-        super().__init__(data_dir, {"CONTEXT_BLOB_STORE_URL": store_url} if store_url else None)
+        environ = {"CONTEXT_BLOB_STORE_URL": store_url} if store_url else None
+        super().__init__(data_dir, environ, launch=forked)
 
     def content(self, path: str) -> tuple[int, bytes]:
         """Return status and body of a GET."""
@@ -110,28 +110,16 @@ def _image() -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory whose database is migrated and stopped."""
-    data_dir = tmp_path_factory.mktemp("prepared") / "data"
-    with running(data_dir) as url:
-        migrate(url)
-    return data_dir
-
-
 @pytest.fixture(params=["rows", "objects"])
-def service(request: pytest.FixtureRequest, prepared: Path, tmp_path: Path) -> Iterator[Stored]:
-    """A service on a copy of it, over either store; afterwards all is gone, whatever happened."""
-    shutil.copytree(prepared, tmp_path / "data")
+def service(request: pytest.FixtureRequest, data_dir: Path, tmp_path: Path) -> Iterator[Stored]:
+    """A service over either store, which is gone afterwards, whatever happened."""
     url = f"file://{tmp_path}/objects" if request.param == "objects" else None
-    served = Stored(tmp_path / "data", url)
+    served = Stored(data_dir, url)
     try:
         served.start()
         yield served
     finally:
         served.kill()
-        with running(tmp_path / "data"):
-            pass
 
 
 def progress(service: Stored, writers: Sequence[Writer]) -> None:
@@ -139,20 +127,11 @@ def progress(service: Stored, writers: Sequence[Writer]) -> None:
     service.wait_until(grown(writers, 4), PATIENCE_SECONDS, "every writer has gone on")
 
 
-async def rows_of(url: str, sql: str) -> list[Any]:
-    """Return the rows of one statement."""
-    connection = await asyncpg.connect(url)
-    try:
-        return list(await connection.fetch(sql))
-    finally:
-        await connection.close()
-
-
 def assert_every_blob_is_there(service: Stored) -> None:
     """No message refers to a blob without all its bytes, and no chunk belongs to nobody."""
     with running(service.data_dir) as url:
-        referred = asyncio.run(rows_of(url, REFERRED))
-        loose = asyncio.run(rows_of(url, LOOSE))
+        referred = asyncio.run(execute(url, REFERRED))
+        loose = asyncio.run(execute(url, LOOSE))
     assert referred
     for row in referred:
         assert (row["collected"], row["kept"]) == (False, row["byte_size"]), dict(row)

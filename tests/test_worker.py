@@ -23,7 +23,6 @@ from app.composition import Services, new_id
 from app.conversations.conversation import StoredSettings as Layer
 from app.database.connections import Store
 from app.database.embedded import running
-from app.database.migrate import migrate
 from app.jobs.leases import MAX_ATTEMPTS, Leases
 from app.jobs.repository import Job
 from app.repositories import Database
@@ -279,15 +278,15 @@ async def database_running(data_dir: Path) -> AsyncIterator[str]:
 
 
 async def test_a_worker_outlives_its_database(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It starts without a database, works once there is one, and after a restart."""
 
     def said(event: str, times: int) -> bool:
         return [record.getMessage() for record in caplog.records].count(event) == times
 
-    async with database_running(tmp_path / "data") as url:
-        await asyncio.to_thread(migrate, url)
+    async with database_running(data_dir) as url:
+        pass
     stores = [Store(url, max_size=2) for _ in range(3)]
     place = Place(url, stores[0])
     work = place.work()
@@ -296,7 +295,7 @@ async def test_a_worker_outlives_its_database(
         async with worker.running():
             for number in (1, 2):
                 await until(partial(said, "worker_disconnected", number), "away")
-                async with database_running(tmp_path / "data"):
+                async with database_running(data_dir):
                     await Place(url, stores[number]).due()
                     await until(partial(said, "worker_reconnected", number), "back")
                     await until(partial(work.has_ended, number), "it is done")
@@ -376,12 +375,12 @@ def command(data_dir: Path) -> subprocess.Popen[str]:
     raise AssertionError("".join(log))
 
 
-def test_the_command_starts_and_exits_on_a_signal(tmp_path: Path) -> None:
+def test_the_command_starts_and_exits_on_a_signal(data_dir: Path) -> None:
     """It starts its own database, and exits after a signal."""
-    process = command(tmp_path / "data")
+    process = command(data_dir)
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert '"worker_stopped"' in log
     assert "Traceback" not in log
-    assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
+    assert not (data_dir / "postgres" / "postmaster.pid").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,26 +31,6 @@ with running(Path(sys.argv[1]), print if "supervised" in sys.argv else None) as 
     print(url, flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory whose cluster is complete and stopped."""
-    data_dir = tmp_path_factory.mktemp("made")
-    with running(data_dir):
-        pass
-    return data_dir
-
-
-@pytest.fixture
-def data_dir(made: Path, tmp_path: Path) -> Iterator[Path]:
-    """A copy of it for one test, whose server is stopped afterwards whatever happened."""
-    copy = tmp_path / "data"
-    shutil.copytree(made, copy)
-    yield copy
-    if (copy / "postgres" / "postmaster.pid").exists():
-        with ExitStack() as stack:
-            stack.enter_context(running(copy))
 
 
 @contextmanager
