@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -40,6 +41,8 @@ NO_REQUEST = (
     "[request interrupted", "base directory for this skill", "this session is being continued",
 )  # fmt: skip
 """How messages begin that a harness sends as the user, flat."""
+_SHELL = re.compile(r"(?:\n\([A-Z][a-z ]+: [^\n]*\))+\n\S*\$\s*\Z")
+"""The lines below a request by which a harness shows where its shell is."""
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ class Session:
     def requests(self) -> list[str]:
         """Return what the user asked, without output and what a harness sent."""
         said = [
-            content_text(message)
+            _SHELL.sub("", content_text(message))
             for at, message in enumerate(self.messages)
             if message["role"] == "user" and (at in self.starts or not self.is_text)
         ]

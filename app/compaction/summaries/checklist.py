@@ -31,7 +31,7 @@ _STANDING = re.compile(r"^#{1,4} *\**standing instructions", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)])\s+")
 _KEPT = re.compile(rf"^{HEADING}\n(?:(?!{HEADING}).*\n)*?{WRITTEN}\n|^{MORE}.*$", re.MULTILINE)
 _SAID = frozenset({Section.STATED, Section.REQUESTS})
-_OTHERS = frozenset(Section) - _SAID - {Section.SAID, Section.EARLIER}
+_OTHERS = frozenset(Section) - _SAID - {Section.SAID, Section.STEPS, Section.EARLIER}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@
    the same rules; it becomes text last. [summary.statements]
 2. A user's message is a request, unless the assistant only took note of it: then it is statements.
    Sentences of requests stay in them, but those with a label are statements as well: they hold on.
-3. Of the assistant the last text of each turn is kept, of the newest turn all texts. The last
-   sentence of a text says what comes next: it is left out once another text follows.
+3. The assistant's last text of a turn is where it stood, an earlier one a step. The last of several
+   sentences of a step says what comes next, which has come by then: it is left out.
 4. What a user states replaces older statements about the subject where that is sure, never a
    later one. A short correction right after what it corrects is part of it. [summary.superseded]
 5. Output that a harness sends as the user's message is the result of the command that the
@@ -22,13 +22,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from app.compaction.summaries import sentences
-from app.compaction.summaries.summary_text import CHANGED, GAVE, HEADING, Section, items_of
+from app.compaction.summaries.summary_text import ASKED, CHANGED, GAVE, HEADING, Section, items_of
 from app.compaction.summaries.work_state import WorkState
 from app.formats.message import File, Message, Role, Text
 
 MAX_TEXT_CHARS = 12_000
 MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
-MAX_SAID = 60
+MAX_SAID, MAX_STEPS = 100, 200
 MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """An answer of the assistant without calls that is no longer only takes note."""
@@ -37,8 +37,10 @@ LONG_MESSAGE_CHARS, MAX_TYPED_CHARS = 2_000, 800
 """After a command a message that is longer than the second is the prompt that it stands for."""
 
 _NUMBER = re.compile(r"^[#@](\d{1,12}) ")
-_SECTION = re.compile(r"^(?:\d{1,2}\. |#{1,6} )", re.MULTILINE)
-ASKED = "\n(asked: "
+_HEADS = r"^(?:\d{1,2}\. |#{1,6} )"
+_SECTION = re.compile(rf"(?={_HEADS})", re.MULTILINE)
+_OVERTAKEN = re.compile(rf"{_HEADS}\W*{sentences.any_of('overtaken')}", re.I)
+_PENDING = re.compile(rf"{_HEADS}\W*{sentences.any_of('pending')}[^\n:]*", re.I | re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -75,13 +77,14 @@ class Stated:
 class Digest:
     """What a conversation holds so far.
 
-    `requests` and `said` are texts by the number of their message, in any order, `stated`
+    `requests`, `said` and `steps` are texts by the number of their message, in any order, `stated`
     statements by their words in the order of their last mention. `earlier` is a harness's own
     summary. With `keeps_users` nothing replaces what a user stated.
     """
 
     requests: dict[int, str] = field(default_factory=dict)
     said: dict[int, str] = field(default_factory=dict)
+    steps: dict[int, str] = field(default_factory=dict)
     stated: dict[str, Stated] = field(default_factory=dict)
     work: WorkState = field(default_factory=WorkState)
     earlier: str = ""
@@ -91,7 +94,8 @@ class Digest:
     _by_word: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _asked: tuple[int, str] | None = None
     """A user's message that the assistant has not answered yet, and its number."""
-    _is_noted: bool = False
+    _noted: tuple[int, str] | None = None
+    """A short answer to it, which may only take note, and its number."""
     _is_resumed: bool = False
     _acts: bool | None = False
     """Whether what the assistant said last ends in a command; None where that is not known."""
@@ -101,6 +105,11 @@ class Digest:
     """Whether the user's last message was a command, for which a prompt may follow."""
     _after_commands: Counter[bool] = field(default_factory=Counter)
     """How many messages after a command looked like its output, and how many did not."""
+
+    @property
+    def texts(self) -> dict[Section, dict[int, str]]:
+        """The texts of messages by section."""
+        return {Section.REQUESTS: self.requests, Section.SAID: self.said, Section.STEPS: self.steps}
 
     # --- messages -------------------------------------------------------------------------
 
@@ -137,7 +146,9 @@ class Digest:
             self._action = ""
         elif resumed := sentences.resumed_from(text):
             self.earlier, self._is_resumed = resumed, True
-        elif typed and not (is_expanded and len(typed) > MAX_TYPED_CHARS):
+        elif not typed:
+            self.work.end_task(text)
+        elif not (is_expanded and len(typed) > MAX_TYPED_CHARS):
             if is_answer and self._question:
                 typed, self._question = f"{typed}{ASKED}{self._question})", ""
             self._asked = self._number, typed
@@ -162,8 +173,8 @@ class Digest:
         is_note = is_short and not is_step
         if is_note and self._asked is None and self._number - 1 in self.requests:
             self._asked = self._number - 1, self.requests.pop(self._number - 1)
-        if is_note and self._asked is not None and not self._is_noted:
-            self._is_noted = True
+        if is_note and self._asked is not None and not self._noted:
+            self._noted = self._number, prose
             return
         self.finish(is_answered=True)
         tail = [piece.strip() for piece in sentences.pieces(prose[-1200:])]
@@ -171,50 +182,64 @@ class Digest:
         self._question = asked[:MAX_QUESTION_CHARS]
         for call in calls:
             self.work.add_call(call)
-        if prose.endswith(sentences.COLONS) and len(tail) > 1:  # it leads to what was left out
+        # It leads to what was left out.
+        if prose.endswith(sentences.COLONS) and len(tail) > 1 and not is_step:
             prose = prose[: prose.rindex(tail[-1])].strip()
         if not any(map(str.isalpha, prose)):
             return
-        if self._is_resumed:  # the last section says what came next
-            begins = [each.start() for each in _SECTION.finditer(self.earlier)]
-            self.earlier = self.earlier[: begins[-1] if len(begins) > 1 else None].strip()
+        if self._is_resumed:  # the work goes on: what was pending may be done by now
+            parts = _SECTION.split(self.earlier)
+            kept = "".join(each for each in parts if not _OVERTAKEN.match(each))
+            self.earlier = _PENDING.sub(r"\g<0> (at that time)", kept).strip()
             self._is_resumed = False
         last = max(self.said, default=0)
-        if last > max(self.requests, default=0):  # its last sentence says what came next
-            found = sentences.pieces(self.said.pop(last))[:-1]
-            if any(sentences.is_prose(each.strip()) for each in found):
-                self.said[last] = "".join(found).strip()
+        if last > max(self.requests, default=0):
+            self._add_step(last)
         self.said[self._number] = _bounded(prose)
-        for each in sorted(self.said)[:-MAX_SAID]:
-            del self.said[each]
+        for texts, most in ((self.said, MAX_SAID), (self.steps, MAX_STEPS)):
+            for each in sorted(texts)[:-most]:
+                del texts[each]
         self._state_all(prose, is_step=is_step)
+
+    def _add_step(self, number: int) -> None:
+        """Take a text that another one of its turn follows as a step (rule 3)."""
+        *found, last = sentences.pieces(self.said.pop(number))
+        if not found:
+            found = [last] if len(sentences.statement_of(last).stems) >= MIN_STEMS else []
+        elif (key := sentences.flat(last)) in self.stated and not self.stated[key].by_user:
+            self._remove(key)
+        if any(sentences.is_prose(each.strip()) for each in found):
+            self.steps[number] = "".join(found).strip()
 
     def finish(self, *, is_answered: bool = False) -> None:
         """Take the user's message that waits as a request or as statements (rule 2)."""
         asked, self._asked = self._asked, None
-        is_noted, self._is_noted = self._is_noted and not is_answered, False
+        noted, self._noted = self._noted, None
         if asked is None:
             return
         number, text = asked
         found = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         is_plain = bool(found) and all(map(sentences.is_prose, found)) and ASKED not in text
         is_short = len(text) <= MAX_NOTED_CHARS
-        if is_plain and ((is_noted and is_short) or all(map(sentences.label_of, found))):
+        if is_plain and (
+            (noted and is_short and not is_answered) or all(map(sentences.label_of, found))
+        ):
             whole = " ".join(text.split())
             for each in [whole] if len(whole) <= MAX_WHOLE_CHARS else found:
                 self._state(each, number)
         else:
             self._add_request(number, text)
+            if noted and sentences.is_prose(noted[1]):
+                self.said[noted[0]] = noted[1]
 
     def _add_request(self, number: int, text: str) -> None:
         """Add a request, which ends the turn before it (rule 3)."""
         begun = max(self.requests, default=0)
-        ended = [each for each in self.said if begun < each < number]
-        last = self.said[ended[-1]] if ended and ASKED in text else ""
-        is_question = last.endswith(sentences.QUESTION) and len(list(sentences.pieces(last))) == 1
-        for each in ended[: None if is_question else -1]:  # the request has it
-            del self.said[each]
-        if begun and not ended and text.startswith(self.requests[begun]):
+        ended = max((each for each in self.said if begun < each < number), default=0)
+        last = self.said.get(ended, "") if ASKED in text else ""
+        if last.endswith(sentences.QUESTION) and len(sentences.pieces(last)) == 1:
+            del self.said[ended]  # the request has it
+        if begun and not ended and text.startswith(self.requests[begun].partition(ASKED)[0]):
             del self.requests[begun]  # it was sent once more
         self.requests[number] = _bounded(text)
         self._state_all(text.partition(ASKED)[0], request=number)
@@ -303,10 +328,7 @@ class Digest:
 
     def keep_stated(self, keys: Collection[str]) -> bool:
         """Remove the statements without these keys; return whether there were any."""
-        gone = [key for key in self.stated if key not in keys]
-        for key in gone:
-            self._remove(key)
-        return bool(gone)
+        return bool([self._remove(key) for key in self.stated.keys() - set(keys)])
 
     # --- earlier summaries ----------------------------------------------------------------
 
@@ -321,16 +343,16 @@ class Digest:
             numbered = _NUMBER.match(item)
             number, body = (int(numbered[1]), item[numbered.end() :]) if numbered else (0, item)
             self._number = max(self._number, number)
-            if section is Section.REQUESTS and number:
-                self.requests[number] = max(self.requests.get(number, ""), body, key=len)
-                stated = body.partition(ASKED)[0]
-                self._state_all(stated, request=number, replaces=replaces)
-            elif section is Section.SAID and number:
-                self.said[number] = max(self.said.get(number, ""), body, key=len)
+            texts = self.texts.get(section) if section and number else None
+            if texts is not None:
+                texts[number] = max(texts.get(number, ""), body, key=len)
+                if section is Section.REQUESTS:
+                    stated = body.partition(ASKED)[0]
+                    self._state_all(stated, request=number, replaces=replaces)
             elif section in (Section.STATED, Section.VALUES):
                 at, text = (number, body) if item.startswith("@") else (0, item)
                 self._state(text, at, by_user=section is Section.STATED, replaces=replaces)
-            elif section not in (None, Section.EARLIER, Section.REQUESTS, Section.SAID):
+            elif section and section not in (Section.EARLIER, *self.texts):
                 self.work.restore(section, item)
             elif item not in self.earlier:
                 self.earlier = f"{self.earlier}\n\n{item}".strip()

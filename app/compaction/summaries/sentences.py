@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from itertools import groupby
+from typing import Any
 
 from app.models.tokens import CountText
 
 # --- what messages and lines look like ----------------------------------------------------------
 
-FORMS: Mapping[str, list[str]] = tomllib.loads(
-    files(__package__).joinpath("forms.toml").read_text("utf-8")
-)
+_TABLES = files(__package__).joinpath("forms.toml").read_text("utf-8")
+FORMS: Mapping[str, Any] = tomllib.loads(_TABLES)
 """What harnesses, tools and programs write, by name."""
 
 
@@ -247,30 +247,8 @@ def shortened(
 # --- statements -------------------------------------------------------------------------------
 
 _LABEL = re.compile(r"^\W{0,4}([^\W\d_][^\n:：.?!,]{1,40}?)\*{0,2}[:：]\*{0,2}\s+(?=\S)")
-_UPPER, _LOWER = "A-ZÀ-ÖØ-ÞА-ЯЁ", "a-zß-öø-ÿа-яё"
-_VALUES = {
-    "url": r"https?://[^\s<>\"'`)]+",
-    "mail": r"(?a:(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+)",
-    "path": r"(?<![\w/])~?/[\w.@+-]+(?:/[\w.@+-]*)+|(?<![\w/.-])[\w.-]+(?:/[\w.@-]+)+"
-    r"|(?<![\w-])[\w-]{1,80}\.(?:py|js|ts|go|rs|c|ya?ml|toml|json|md|conf|txt|csv|xlsx?)\b",
-    "date": r"(?a:\b\d{4}-\d\d(?:-\d\d)?\b)|\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b"
-    r"|\d+年(?:\d+月)?(?:\d+日)?"
-    rf"|\b\d{{1,2}}(?:st|nd|rd|th|\.)? [{_UPPER}][{_LOWER}]{{2,8}}\b"
-    rf"|\b[{_UPPER}][{_LOWER}]{{2,8}} \d{{1,2}}(?:st|nd|rd|th)?\b(?! ?[%€$])",
-    "time": r"(?a:\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]m\b)",
-    "version": r"\bv?\d+(?:\.\d+){2,}\b",
-    "money": r"[$€£¥₩₹]\s?\d[\d.,]*[A-Za-z]?"
-    r"|(?a:\b\d[\d.,]*\s?(?:[€£¥₩]|(?:USD|EUR|GBP|CHF|JPY)\b))",
-    "host": r"(?<![\w.-])[a-z][\w-]{0,62}(?:\.[a-z][\w-]{1,62})+\b",
-    "code": r"(?a:\b[A-Z][A-Z0-9]{1,11}-\d+\b|#\d+\b|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b"
-    r"|\b(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z0-9]{5,12}\b|\b[a-z]{2,}(?:[-_][a-z]+)*[-_]\d+\b)",
-    "number": r"(?<![A-Za-z0-9_.])\d[\d.,]*(?:\s?(?:[%°]|[^\W\d_]{1,12}))?",
-    "name": rf"(?<=[^\s.!?:] )[{_UPPER}][\w-]*[{_LOWER}][\w-]*(?: [{_UPPER}][\w-]+)*"
-    rf"|\b[{_UPPER}][{_LOWER}]+ [{_UPPER}][{_LOWER}]+\b(?![/-])|\b[A-Z]{{4,}}(?:-\d+)?\b"
-    rf"|(?<=: )[{_UPPER}][\w-]+(?=\.?$)",
-    "quoted": r"[“\"«「`][^”\"»」`\n]{1,60}[”\"»」`]",
-}
-_VALUE = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _VALUES.items()))
+_TYPES = FORMS["values"].items()
+_VALUE = re.compile("|".join(f"(?P<{kind}>{'|'.join(each)})" for kind, each in _TYPES))
 _SIGN = re.compile(r"[\d@/“\"«「`]|(?<=.)[A-ZÀ-ÞА-Я]|\w\.\w")
 _WIDE = r"\u2e80-\u9fff\uac00-\ud7ff"
 _WORD = re.compile(rf"[{_WIDE}]+|[^\W\d_{_WIDE}]+")

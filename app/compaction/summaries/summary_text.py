@@ -20,6 +20,8 @@ NOTHING = "Nothing is listed of the earlier messages."
 MORE = "More: "
 """How the last line of a summary begins, which says where the rest is."""
 GAVE = " → "
+ASKED = "\n(asked: "
+"""What stands between an answer of a user and its question."""
 CHANGED, CHANGED_NOTE = " *", " (* changed)"
 """The mark of a statement that replaced another one, and what its heading says of it."""
 
@@ -39,6 +41,7 @@ class Section(StrEnum):
     READ = "Files read"
     LOOKED = "Looked up"
     REFERENCES = "Stored output"
+    STEPS = "Steps"
     SAID = "Where it stood"
     VALUES = "Values"
 

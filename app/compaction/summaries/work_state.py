@@ -5,6 +5,7 @@
 2. Commands and tools that only look leave no outcome; of the others those that write are kept the
    longest.
 3. Every entry is in the order of its last mention.
+4. What runs on in the background has its id as outcome, until a result or a notice names that.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import Any
 from app.common import json_text
 from app.common.json_text import MESSAGE_LIMITS
 from app.compaction.summaries.sentences import FORMS, any_of, is_code, is_prose, one_line
-from app.compaction.summaries.summary_text import GAVE, ON_ONE_LINE, Section
+from app.compaction.summaries.summary_text import ASKED, GAVE, ON_ONE_LINE, Section
 from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
 MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN = 60, 8, 2, 3
 MAX_ENTRIES = {Section.EDITED: 150, Section.READ: 150, Section.FAILED: 4, Section.TODO: 60}
-MAX_OF_OTHERS, MAX_SHORT_LINES = 30, 3
-MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 140, 200, 60
+MAX_OF_OTHERS, MAX_SHORT_LINES = 100, 3
+MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 240, 200, 60
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
 _TASK = re.compile(r"todo|plan|task", re.IGNORECASE)
@@ -44,9 +45,15 @@ _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.{1,300})$", re.MUL
 _ABSOLUTE = re.compile(r"/|~|[A-Za-z]:/")
 _FILE = re.compile(r"[^\s:*?\"<>|]{0,250}\.[A-Za-z0-9]\w{0,11}$|(?:^|[/\\])[\w.-]*[A-Z]\w*file$")
 _OPENED = re.compile(r"^\[File: (\S{1,300}) \(\d+ lines total\)\]", re.MULTILINE)
-_REFERENCE = re.compile(r"(?<![/?&\w])ref(?:_id)?=\\?[\"']?([\w:.-]{4,80})")
+_REMOVED = re.compile(r"\brm (?:-\w+ )*([^;&|\n]+)")
+_REFERENCE = re.compile(r"(?<![/?&\w])ref_id=\\?[\"']?([\w:.-]{4,80})")
 _CREATED = re.compile(r"#(\d{1,6})\b")
 _ANSWER = re.compile(r"\"([^\"\n]{1,300})\"=\"([^\"]{1,1000})\"")
+RUNS, IDENTITIES = "runs on, id ", ("taskId", "task_id", "id", "bash_id", "shell_id")
+_STARTED = re.compile(any_of("started"))
+_TASK_ID = re.compile(r"<task[-_]id>(\w{4,40})<")
+_ANSWERED = re.compile(r"<result>\s*(.*?)\s*(?:</|\Z)", re.DOTALL)
+_REPORT = re.compile(r"<(?:summary>|(?=exit_code>)|output>|std\w+>)\s*(.*?)\s*(?:</|\Z)", re.DOTALL)
 _ASKS = re.compile(r"ask|question|clarif|confirm", re.IGNORECASE)
 
 
@@ -118,15 +125,9 @@ def _task_line(status: Any, identity: str, text: str) -> str:
 
 # --- commands and their outcomes --------------------------------------------------------------
 
-_EXIT = re.compile(
-    r"(?:exit(?:ed)?(?:[ _]with)?(?:[ _-]?(?:code|status))?[\"']?\s*[:=]?"
-    r"|return(?:ed|[ _]?code)[\"']?\s*[:=>])\s*(-?\d{1,3})\b",
-    re.IGNORECASE,
-)
+_EXIT = re.compile(rf"{any_of('exits')}\s*(-?\d{{1,3}})\b", re.IGNORECASE)
 _ERROR = re.compile(rf"^(?:E\s+)?{any_of('errors')}")
-_SAYS_ERROR = re.compile(
-    r"\s{0,8}(?:<[\w-]{0,30}error>|\{\s*\"error\"|(?:error|exception|traceback)\b)", re.IGNORECASE
-)
+_SAYS_ERROR = re.compile(rf"\s{{0,8}}{any_of('says_error')}", re.IGNORECASE)
 _IS_ERROR = re.compile(r"is_?error[\"']?\s*[:=]\s*true\b", re.IGNORECASE)
 _FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|fail|errors?)\b", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
@@ -193,10 +194,15 @@ def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
 
 
 def _short_result(text: str) -> str:
-    """Return the first values of a JSON object, or the first line of a text."""
-    if text.lstrip()[:1] == "{" and (parsed := _object(text[:MAX_ARGUMENT_CHARS])):
-        plain = {key: each for key, each in parsed.items() if not is_code(str(each)[:200])}
-        return _values(plain, MAX_RESULT_CHARS)
+    """Return the first values of JSON, or the first line of a text."""
+    if text.strip() in FORMS["nothing"]:
+        return "nothing"
+    if text.lstrip()[:1] in ("{", "[") and (
+        found := _object(f'{{"":{text[:MAX_ARGUMENT_CHARS]}}}')
+    ):
+        given = found[""] if isinstance(found[""], Mapping) else found
+        plain = {key: each for key, each in given.items() if not is_code(str(each)[:200])}
+        return _values(plain, MAX_RESULT_CHARS).removeprefix("=")
     line = one_line(next(iter(text.strip().splitlines()), ""), MAX_RESULT_CHARS)
     return "" if line.startswith(("meta=", "[", "{")) or is_code(line) else line
 
@@ -209,10 +215,7 @@ def _values(values: Mapping[str, Any], max_chars: int) -> str:
             for key, each in value.items():
                 yield from named(each, f"{name}.{key}" if name else key)
         elif isinstance(value, list) and len(value) != 1:
-            firsts = (
-                next(iter(each.values()), "") if isinstance(each, Mapping) else each
-                for each in value
-            )
+            firsts = (next(iter(e.values()), "") if isinstance(e, Mapping) else e for e in value)
             yield from named("; ".join(map(str, firsts)), name)
         elif isinstance(value, list):
             yield from named(value[0], name)
@@ -251,7 +254,7 @@ class WorkState:
             known.clear()
         for line in tasks or ():
             self.restore(Section.TODO, line)
-        identity = _first(arguments, ("taskId", "task_id", "id"))
+        identity = _first(arguments, IDENTITIES)
         task = _TASK_LINE.match(known.get(identity, ""))
         if tasks is None and task and _UPDATES_TASK.search(call.name):
             status = arguments.get("status", task[1])
@@ -263,9 +266,11 @@ class WorkState:
     def add_result(self, message: Message) -> str | None:
         """Read a result; return what a user answered in it to questions of the assistant."""
         text = _COLOUR.sub("", message.text) if "[" in message.text else message.text
+        if begun := _STARTED.search(text[:600]):
+            text = f"{RUNS}{begun[begun.lastgroup or 0]}"
         ends = text[:4096] + text[-1024:]
         is_error = message.is_error or _IS_ERROR.search(text[:200] + text[-200:]) is not None
-        for reference in _REFERENCE.findall(ends)[:3] if "ref" in ends else ():
+        for reference in _REFERENCE.findall(ends)[:3] if "ref_id" in ends else ():
             self._put(Section.REFERENCES, reference.rstrip("."))
         call = self.pending.pop(message.tool_call_id or "", None)
         if call is None:
@@ -273,17 +278,39 @@ class WorkState:
         arguments = _object(call.arguments)
         if _ASKS.search(call.name) and ("questions" in arguments or "question" in arguments):
             found = _ANSWER.findall(text[:4000])
-            answers = (f"{answer} (asked: {question})" for question, answer in found)
+            answers = (f"{answer}{ASKED}{question})" for question, answer in found)
             is_answer = not is_error and "questions" not in arguments
             return "\n".join(answers) or (text if is_answer else "")
+        if self.end_task(text, _first(arguments, IDENTITIES)):
+            return None
         if command := _command_of(call, arguments):
             self.add_command(command, text, is_error)
         else:
             self._add_other(call, arguments, text, is_error)
         return None
 
+    def end_task(self, text: str, identity: str = "") -> bool:
+        """Read what is said of a task in the background as the result of its call (rule 4)."""
+        named = {f"{RUNS}{each}" for each in (identity, *_TASK_ID.findall(text[:1000]))}
+        for section in (Section.COMMANDS, Section.DONE, Section.LOOKED):
+            found = [name for name, outcome in self.entries[section].items() if outcome in named]
+            if found and "<status>running<" not in text[:1000]:
+                told = "\n".join(_ANSWERED.findall(text) or _REPORT.findall(text)) or text
+                told = told.replace("exit_code>", "exit code ")
+                if section is Section.COMMANDS:
+                    self.add_command(found[-1], told, "<status>failed<" in text[:1000])
+                else:
+                    self._put(section, found[-1], one_line(told, MAX_LINE_CHARS))
+            if found:
+                return True
+        return False
+
     def add_command(self, command: str, result: str, is_error: bool = False) -> None:
         """Read a command with its output (rules 1 and 2)."""
+        removed = " ".join(_REMOVED.findall(command[:2048])).split()
+        gone = tuple(f"/{path.removeprefix('./')}" for path in removed)
+        for section in (Section.EDITED, Section.READ):
+            self._forget(section, lambda path: f"/{path}".endswith(gone))
         if opened := _OPENED.search(result):
             is_edit = command.startswith(("edit", "create")) and not _ERROR_LIST.search(result)
             self._put_file(opened[1], is_edit)
@@ -293,7 +320,7 @@ class WorkState:
             return
         has_failed, outcome = _outcome(result, is_error)
         self._forget(Section.COMMANDS, lambda line: next(runners_of(line), "") == runners[0])
-        ended = set(runners[:1] if has_failed else runners)
+        ended = set(() if outcome.startswith(RUNS) else runners[:1] if has_failed else runners)
         self._forget(Section.FAILED, lambda line: not ended.isdisjoint(runners_of(line)))
         short = one_line(_MOVES.sub("", command[:2048]), 100).replace(GAVE, " ")
         self._put(Section.FAILED if has_failed else Section.COMMANDS, short, outcome)
@@ -301,19 +328,22 @@ class WorkState:
     def _add_other(
         self, call: ToolCall, arguments: Mapping[str, Any], text: str, is_error: bool
     ) -> None:
-        paths = list(_paths_of(call, arguments))
+        opened = [(path, bool(_EDITS.search(call.name))) for path in _OPENED.findall(text)[:1]]
+        paths = list(_paths_of(call, arguments)) or opened
         name = one_line(call.name, 80) or "a tool"
         inner = _first(arguments, FORMS["inner_names"])
         about = f"{name} {paths[0][0] if paths else inner}".strip()
-        is_read = _READS.search(inner or call.name) is not None
+        is_view = bool(paths) and not paths[0][1]
+        is_read = is_view or _READS.search(inner or call.name) is not None
         if is_error or _SAYS_ERROR.match(text):
             first, *others = text.strip().splitlines() or ["failed"]
-            if not is_read:
+            if not is_read and re.match(r"[\w.:/-]+$", call.name):
                 why = " ".join((first, *others[: first.endswith(":")]))
                 self._put(Section.FAILED, about, one_line(why, MAX_LINE_CHARS))
             return
-        if not paths or paths[0][1]:  # a look at the file ends no failed edit
-            self.entries[Section.FAILED].pop(about, None)
+        if not is_view:  # a look at the file ends no failed edit, whatever edits it does
+            ends = paths[0][0] if paths else about
+            self._forget(Section.FAILED, lambda line: line == about or line.endswith(f" {ends}"))
         if _CREATES_TASK.search(call.name) and (subject := _first(arguments, ("subject",))):
             created = _CREATED.search(text[:400])
             number = created[1] if created else str(len(self.entries[Section.TODO]) + 1)
@@ -349,12 +379,14 @@ class WorkState:
         """Return the lines of each section, the oldest first."""
         self._shorten_paths()
         calls = (f"{call.name} {one_line(call.arguments, 160)}" for call in self.pending.values())
-        found = {
-            section: [f"{name}{GAVE * bool(outcome)}{outcome}" for name, outcome in each.items()]
-            for section, each in self.entries.items()
-        }
-        found[Section.TODO] = list(self.entries[Section.TODO].values())
-        opened = dict.fromkeys((*self.entries[Section.OPEN], *calls))
+        known = self.entries
+        for section in (Section.DONE, Section.LOOKED):  # what several calls return says nothing
+            times = Counter(known[section].values())
+            same = {outcome for outcome, found in times.items() if found > 1 and " " in outcome}
+            known[section] = {a: "" if b in same else b for a, b in known[section].items()}
+        found = {a: [GAVE.join(filter(None, b)) for b in each.items()] for a, each in known.items()}
+        found[Section.TODO] = list(known[Section.TODO].values())
+        opened = dict.fromkeys((*known[Section.OPEN], *calls))
         found[Section.OPEN] = list(opened)[-MAX_OPEN:]
         return found
 

@@ -1,7 +1,8 @@
 """Writes a digest as text within a number of tokens. [summary.extractive, summary.room]
 
 1. What fits whole is listed whole. Else items take the room by rank, the newest of a rank first:
-   first each rank up to its share of the room, then all of them in the same order what is left.
+   first each rank up to its share of the room, then all of them in the same order what is left,
+   of steps a few tokens each before any is whole.
 2. A request or conclusion that does not fit is shown by its first and last sentences, then by
    those that no other request has; without code, and without what another request shows.
 3. What stands in a request or a conclusion that is shown is not repeated as a statement.
@@ -10,23 +11,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
 from app.common.texts import sendable
+from app.compaction.summaries import sentences
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.sentences import (
-    QUESTION,
-    flat,
-    is_output,
-    label_of,
-    pieces,
-    shortened,
-)
 from app.compaction.summaries.summary_text import (
     HEADING,
     NO_CLOSING,
@@ -47,17 +41,12 @@ MIN_SOURCE_TOKENS = 128
 SOURCE_SHARE = 0.5
 """The share of its source that a summary may take."""
 MIN_CUT_TOKENS, BRIEF_TOKENS = 24, 80
-"""The least and, of what is older, the most tokens of a text that is shortened at first."""
-LEAST_TOKENS = 24
-"""Of a small room a share would not hold an item."""
-OPTIONAL_SHARE = 0.7
-"""Values, older conclusions and what was only read leave the rest of the room at first; then older
-conclusions take it."""
-MIN_ITEM_TOKENS = 3
-MAX_STATING_CHARS = 300
-"""A longer message of a user asks for more than it states."""
+"""The least, beside a share, and of what is older the most tokens of a shortened text at first."""
+MIN_ITEM_TOKENS, MAX_STATING_CHARS = 3, 300
+"""A longer message of a user than the second asks for more than it states."""
 MAX_CLOSING_SHARE = 0.06
-_TEXTS = frozenset({Section.REQUESTS, Section.SAID, Section.EARLIER})
+_STATEMENTS = frozenset({Section.STATED, Section.VALUES})
+_TEXTS = frozenset({Section.REQUESTS, Section.SAID, Section.STEPS, Section.EARLIER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +80,6 @@ class Rank(NamedTuple):
     places: Sequence[int]
     share: float
     is_older: bool = False
-    is_optional: bool = False
 
 
 @dataclass(slots=True)
@@ -117,22 +105,17 @@ class Writer:
         digest.finish()
         self.count = cache(self.count)
         self.ending = closing if self.count(closing) <= self.limit * MAX_CLOSING_SHARE else ""
-        found = {
-            **digest.work.lines(),
-            Section.REQUESTS: [
-                f"#{number} {text}" for number, text in sorted(digest.requests.items())
-            ],
-            Section.SAID: [f"#{number} {text}" for number, text in sorted(digest.said.items())],
-            Section.EARLIER: [digest.earlier] if digest.earlier else [],
-            Section.STATED: [],
-            Section.VALUES: [],
-        }
+        found = defaultdict(list, digest.work.lines())
+        found[Section.EARLIER] += [digest.earlier] * bool(digest.earlier)
+        for section, texts in digest.texts.items():
+            found[section] = [f"#{number} {text}" for number, text in sorted(texts.items())]
         listed = [each for each in digest.stated.values() if each.is_listed]
         for each in sorted(listed, key=lambda each: each.at):
             found[each.section].append(each.line)
             if each.by_user:
                 self.numbers.append(each.at)
-        times = Counter(each for text in set(digest.requests.values()) for each in pieces(text))
+        every = map(sentences.pieces, set(digest.requests.values()))
+        times = Counter(piece for found in every for piece in found)
         self.repeated = {piece for piece, found in times.items() if found > 1 and piece.strip()}
         wanted = [section for section in Section if section in self.sections]
         self.items = {section: list(map(sendable, found.get(section, ()))) for section in wanted}
@@ -143,8 +126,8 @@ class Writer:
     def _ranks(self) -> Iterable[Rank]:
         """Return all items by rank."""
         newest = {section: self._newest(section) for section in Section}
-        talk = (Section.REQUESTS, Section.SAID, Section.STATED)
-        requests, said, stated = (newest[section] for section in talk)
+        talk = (Section.REQUESTS, Section.SAID, Section.STATED, Section.STEPS)
+        requests, said, stated, steps = (newest[section] for section in talk)
         numbers, listed = sorted(self.digest.requests), self.items.get(Section.STATED, [])
         texts_of = [self.digest.requests[number] for number in numbers]
         known = self.digest.stated.values()
@@ -155,12 +138,12 @@ class Writer:
         texts = {each.line for each in rare if each.of.values}
         newer = {each.line for each in known if each.is_newer}
         stated.sort(key=lambda at: listed[at] not in newer)
-        others = sorted(requests[1:], key=lambda at: texts_of[at].endswith(QUESTION))
+        others = sorted(requests[1:], key=lambda at: texts_of[at].endswith(sentences.QUESTION))
         told = [at for at in others if numbers[at] in telling]
         told.sort(key=lambda at: len(texts_of[at]) > MAX_STATING_CHARS)
         yield Rank(Section.REQUESTS, requests[:1], 0.25)
         yield Rank(Section.REQUESTS, requests[-1:], 0.2)
-        yield Rank(Section.STATED, [at for at in stated if label_of(listed[at])], 1.0)
+        yield Rank(Section.STATED, [at for at in stated if sentences.label_of(listed[at])], 1.0)
         yield Rank(Section.STATED, [at for at in stated if listed[at] in texts], 0.45)
         yield Rank(Section.REQUESTS, told, 0.45, is_older=True)
         for section in (Section.TODO, Section.FAILED, Section.OPEN):
@@ -171,11 +154,11 @@ class Writer:
         for section in (Section.COMMANDS, Section.EDITED, Section.DONE):
             yield Rank(section, newest[section], 0.12)
         yield Rank(Section.EARLIER, newest[Section.EARLIER], 0.35)
-        yield Rank(Section.VALUES, newest[Section.VALUES], 0.12, is_optional=True)
-        yield Rank(Section.SAID, said[1:], 0.12, is_older=True, is_optional=True)
+        yield Rank(Section.SAID, said[1:], 0.12, is_older=True)
+        yield Rank(Section.VALUES, newest[Section.VALUES], 0.12)
         for section in (Section.REFERENCES, Section.READ, Section.LOOKED):
-            yield Rank(section, newest[section], 0.0, is_optional=True)
-        yield Rank(Section.SAID, said[1:], 0.0, is_older=True)  # what it decided is worth the rest
+            yield Rank(section, newest[section], 0.0)
+        yield Rank(Section.STEPS, steps, 0.04, is_older=True)
 
     def choose(self) -> None:
         """Choose the items (rule 1)."""
@@ -189,33 +172,31 @@ class Writer:
         ranks = [rank for rank in self._ranks() if rank.section in self.items]
         self.room = self.limit - self.count(self.text())
         for rank in ranks:
-            self._take(rank, int(self.limit * rank.share) + LEAST_TOKENS, is_first=True)
-        self._leave_out_repeated()
-        self.room = self.limit - self.count(self.text())  # joined, items cost less than alone
-        for rank in ranks:
-            reserved = int(self.limit * (1 - OPTIONAL_SHARE)) if rank.is_optional else 0
-            self._take(rank, self.room - reserved)
+            self._take(rank, int(self.limit * rank.share) + MIN_CUT_TOKENS, is_brief=True)
+        for is_brief in (True, False):
+            self._leave_out_repeated()
+            self.room = self.limit - self.count(self.text())  # joined, items cost less than alone
+            for rank in ranks:
+                self._take(rank, self.room, is_brief=is_brief and rank.section is Section.STEPS)
         self._leave_out_repeated()
 
     def _newest(self, section: Section) -> list[int]:
         return list(range(len(self.items.get(section, ())) - 1, -1, -1))
 
-    def _take(self, rank: Rank, most: int, *, is_first: bool = False) -> None:
+    def _take(self, rank: Rank, most: int, *, is_brief: bool = False) -> None:
         """Choose items of a rank while they have room, together at most so many tokens."""
         section, most = rank.section, min(most, self.room)
-        if most < MIN_ITEM_TOKENS:
-            return
-        chosen, shown = self.chosen[section], self._shown() if section is Section.STATED else ""
+        chosen, shown = self.chosen[section], self._shown() if section in _STATEMENTS else ""
         for at in rank.places:
+            if most < MIN_ITEM_TOKENS:
+                return
             text, known = self.items[section][at], chosen.get(at, "")
-            if text == known or (shown and flat(text) in shown):
+            if text == known or (shown and sentences.flat(text) in shown):
                 continue
             before = self._cost(section, known) if known else 0
             cost = self._cost(section, text)
-            is_brief = is_first and rank.is_older and cost > BRIEF_TOKENS
-            if section in _TEXTS and (is_brief or cost > most + before):
-                room = most + before
-                room = min(room, BRIEF_TOKENS) if is_brief else room
+            room = min(most + before, BRIEF_TOKENS if is_brief and rank.is_older else most + before)
+            if section in _TEXTS and cost > room:
                 text = self._shortened(text, room, is_older=rank.is_older)
                 cost = self._cost(section, text)
             if len(text) > len(known) and cost <= most + before:
@@ -229,48 +210,42 @@ class Writer:
         number, space, rest = text.partition(" ") if text.startswith("#") else ("", "", text)
         ranks, requests = dict.fromkeys(self.repeated, 3), self.chosen.get(Section.REQUESTS, {})
         others = "\n".join(each for each in requests.values() if not each.startswith(f"{number} "))
-        for piece in pieces(rest) if is_older else ():
+        for piece in sentences.pieces(rest) if is_older else ():
             is_shown = piece in self.repeated and piece.strip() in others
-            if is_shown or is_output(piece):
+            if is_shown or sentences.is_output(piece):
                 ranks[piece] = 4
-        cut = shortened(rest, tokens - 10, self.count, ranks)
+        cut = sentences.shortened(rest, tokens - 10, self.count, ranks)
         return f"{number}{space}{cut}" if cut else ""
 
     def _cost(self, section: Section, text: str) -> int:
-        chosen, label = self.chosen[section], label_of(text) if section is Section.STATED else ""
+        label = sentences.label_of(text) if section is Section.STATED else ""
+        chosen = self.chosen[section]
         is_known = any(each.startswith(label) for each in chosen.values())
         heading = "" if chosen else f"## {section.value}\n"
         return self.count(f"{heading}{line_of(text.removeprefix(label) if is_known else text)}\n")
 
     def _shown(self) -> str:
         inside = (self.chosen.get(section, {}).values() for section in _TEXTS)
-        return "\n".join(flat(text) for texts in inside for text in texts)
+        return "\n".join(sentences.flat(text) for texts in inside for text in texts)
 
     def _leave_out_repeated(self) -> None:
         """Leave out statements that stand in a text that is shown (rule 3)."""
         shown = self._shown()
-        for section in {Section.STATED, Section.VALUES} & self.chosen.keys():
-            chosen = self.chosen[section]
-            self.chosen[section] = {
-                at: text for at, text in chosen.items() if flat(text) not in shown
-            }
+        for section in _STATEMENTS & self.chosen.keys():
+            chosen = self.chosen[section].items()
+            self.chosen[section] = {a: b for a, b in chosen if sentences.flat(b) not in shown}
 
     # --- the text -------------------------------------------------------------------------
 
     def text(self) -> str:
         """Return the chosen items as text."""
-        sections = self._sections(self.chosen)
-        if not sections:
-            return f"{HEADING}\n{self.ending}" if self.ending else NOTHING
-        return "\n".join(filter(None, (HEADING, *sections, self.ending)))
+        parts = [part for part in (*self._sections(self.chosen), self.ending) if part]
+        return "\n".join((HEADING, *parts)) if parts else NOTHING
 
     def _sections(self, items: dict[Section, dict[int, str]]) -> list[str]:
+        chosen = ((at, sorted(items[at].items())) for at in Section if items.get(at))
         root = self.digest.work.root
-        return [
-            section_text(section, [text for _, text in sorted(items[section].items())], root)
-            for section in Section
-            if items.get(section)
-        ]
+        return [section_text(at, [text for _, text in each], root) for at, each in chosen]
 
     def unlisted(self) -> str:
         """Return the items that have no room as the text of a summary, newest first (rule 4)."""
@@ -279,18 +254,16 @@ class Writer:
         budget, chars = MAX_UNLISTED, MAX_UNLISTED_CHARS
         for section, chosen in self.chosen.items():
             for at in self._newest(section) if section is not Section.OPEN else ():
-                text = self.items[section][at]
-                is_shown = chosen.get(at) == text or (at not in chosen and flat(text) in shown)
+                text, known = self.items[section][at], chosen.get(at)
+                is_shown = known == text or (known is None and sentences.flat(text) in shown)
                 if not is_shown and len(text) <= chars and budget:
                     left[section][at] = text
                     budget, chars = budget - 1, chars - len(text)
         if not any(left.values()):
             return ""
         stated = self.items.get(Section.STATED, [])  # listed ones as well: the order of all
-        left[Section.STATED] = {
-            at: f"@{number} {text}"
-            for at, (number, text) in enumerate(zip(self.numbers, stated, strict=False))
-        }
+        numbered = enumerate(zip(self.numbers, stated, strict=False))
+        left[Section.STATED] = {at: f"@{number} {text}" for at, (number, text) in numbered}
         return "\n".join((HEADING, *self._sections(left)))
 
     def counts(self) -> tuple[SectionCount, ...]:

@@ -102,9 +102,9 @@ def test_a_summary_holds_what_the_work_needs() -> None:
         "Failed last": ["pytest -x → ValueError: bad salt"],
         "Files edited": ["src/auth/login.py"],
         "Files read": ["src/auth/session.py"],
+        "Steps": ["#10 It was cut."],
         "Where it stood": [
             "#6 The salt is wrong. Shall I use bcrypt or argon2?",
-            "#10 It was cut.",
             "#12 The hash is bcrypt now. Next I run the tests.",
         ],
     }
@@ -116,6 +116,56 @@ def test_a_later_success_of_the_same_runner_ends_a_failure(passing: str) -> None
     found = sections(summarised([*WORK, *run("c9", passing, "3 passed in 1s")]).text)
     assert "Failed last" not in found
     assert [line.partition(" → ")[2] for line in found["Commands"]] == ["3 passed in 1s"]
+
+
+STARTED = "Command running in background with ID: bcb7. Output is being written to: /tmp/bcb7"
+NOTICE = (
+    "<task-notification>\n<task-id>bcb7</task-id>\n<status>{0}</status>\n<summary>{1}</summary>"
+)
+ASKED = assistant("", call("o", "TaskOutput", task_id="bcb7"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "section", "line"),
+    [
+        ([], "Commands", "runs on, id bcb7"),
+        ([user(NOTICE.format("completed", "Done (exit code 0)"))], "Commands", "ok"),
+        ([user(NOTICE.format("failed", "Lost"))], "Failed last", "Lost"),
+        ([ASKED, result("<exit_code>3</", "o")], "Failed last", "exit code 3"),
+    ],
+)
+def test_what_is_said_of_a_background_task_is_its_outcome(
+    ended: list[Message], section: str, line: str
+) -> None:
+    """Also in a later round than its call, by the id that its result names."""
+    begun = summarised([user("Go."), *run("1", "make all", STARTED)]).text
+    assert sections(summarised(ended, begun).text)[section] == [f"make all → {line}"]
+
+
+def test_a_write_by_any_tool_ends_a_failed_edit() -> None:
+    """A failed look is none, nor is a call whose name is no name."""
+    messages = [user("Go.")]
+    for name, command in (("Edit", "edit"), ("editor", "view"), ('Edit"><x', "edit")):
+        asked = assistant("", call("c", name, command=command, path="/w/a.py"))
+        messages += [asked, result("Not found", "c", failed=True)]
+    assert sections(summarised(messages).text)["Failed last"] == ["Edit /w/a.py → Not found"]
+    messages += [assistant("", call("c", "Write", path="/w/a.py")), result("Written.", "c")]
+    ended = summarised(messages).text
+    assert sections(ended).keys() == {"Requests", "Files edited"}
+    assert "a.py" not in summarised(run("r", "rm ./a.py", ""), ended).text
+
+
+def test_every_finding_of_a_step_is_kept_and_has_the_room_that_is_left() -> None:
+    """Its last sentence says what comes next, unless it is the only one."""
+    step = "Case {0} is the one that fails. The check is next."
+    talk = [assistant(step.format(at), call("c", "get_case", at=at)) for at in range(90)]
+    only = assistant("The name of the port was misspelt everywhere.", call("c", "get_case"))
+    messages = [user("Go on."), only, *talk, user("And now?"), assistant("All is well.")]
+    whole, made = sections(summarised(messages).text), summarised(messages, tokens=600)
+    assert whole["Steps"][:2] == [f"#2 {only.text}", "#3 Case 0 is the one that fails."]
+    assert whole["Where it stood"] == [f"#92 {step.format(89)}", "#94 All is well."]
+    assert sections(made.text)["Steps"] == whole["Steps"][-len(sections(made.text)["Steps"]) :]
+    assert 580 < count(made.text) <= 600 and len(sections(made.unlisted)["Steps"]) > 20
 
 
 @pytest.mark.parametrize(
