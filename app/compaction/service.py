@@ -5,8 +5,8 @@
    work runs at least once and is applied at most once. [compaction.at-most-once]
 2. A compaction is planned, summarised outside any transaction, then stored, if the view has not
    changed since it was planned. A failure leaves the view as it was.
-3. Clearing tool results is no compaction but changes the view, which would discard the result of a
-   running compaction: it is skipped then. It changes neither `due_at` nor the failures.
+3. A clearing of tool results is a receipt as well. It changes the view, which would discard the
+   result of a running compaction: it is skipped then. It changes neither `due_at` nor the failures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Builds: from a conversation to the payload of its next model call.
 
-Each step is a function from a value to the next:
+Each stage is a function from a value to the next:
 
     read      conversation, last epoch, and what a cached payload of it lacks, in one select; none
               of it after an append in the same request, if nothing else happened since
@@ -11,7 +11,7 @@ Each step is a function from a value to the next:
     record    the start of a new epoch
     answer    items to the provider's request: `build_answer.py`
 
-A step that changes the conversation, or finds it changed, returns `Retry`: then the build begins
+A stage that changes the conversation, or finds it changed, returns `Retry`: then the build begins
 again with the read.
 """
 

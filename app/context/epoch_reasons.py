@@ -37,7 +37,7 @@ from app.prompt.sections import changed_text, static_sections
 MAX_CHANGES: Final = 20
 """Changes of sections and tools inside an epoch."""
 MAX_SHARE: Final = 0.1
-"""The share of the context window that their items may have."""
+"""The share of the effective window that their items may have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The values that the steps of a build pass on, and the cache of rendered histories.
+"""The values that the stages of a build pass on, and the cache of rendered histories.
 
-Values are immutable: a step returns a new one. The exception is a `CachedPayload`, which builds
+Values are immutable: a stage returns a new one. The exception is a `CachedPayload`, which builds
 share and extend.
 """
 
@@ -167,7 +167,7 @@ class PayloadCache:
 
 @dataclass(frozen=True, slots=True)
 class BuildDependencies:
-    """The ports and services that build steps call.
+    """The ports and services that the stages call.
 
     Few builds at once render long messages, each of which takes many times its memory.
     """
@@ -221,7 +221,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What a step returns where the conversation changed: the attempt to begin with the read."""
+    """What a stage returns where the conversation changed: the attempt to begin with the read."""
 
     attempt: Attempt
 
@@ -290,7 +290,7 @@ class BuildState:
         return self if added == self.degraded else replace(self, degraded=added)
 
     def retry(self) -> Retry:
-        """Return what a step returns where the view, the pins or the epochs changed."""
+        """Return what a stage returns where the view, the pins or the epochs changed."""
         one_build = tuple(value for value in self.degraded if value in DEGRADED_ONE_BUILD)
         return Retry(replace(self.attempt, degraded=one_build))
 
