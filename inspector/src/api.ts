@@ -21,13 +21,7 @@ export type Problem = Schemas["ProblemAnswer"];
 export type Strategy = Schemas["Strategy"];
 export type CompactResult = Schemas["CompactResult"];
 
-export const FORMATS: Format[] = [
-  "openai_chat",
-  "openai_responses",
-  "anthropic",
-  "gemini",
-  "gemini_interactions",
-];
+export const FORMATS: Format[] = ["openai_chat", "openai_responses", "anthropic", "gemini", "gemini_interactions"];
 
 /** The address of the service, with the prefix of a proxy and without a slash at the end. */
 export const BASE = new URL(".", location.href.split("#")[0]).href.replace(/\/$/, "");
@@ -51,10 +45,7 @@ export class Refused extends Error {
   readonly problem: Problem | undefined;
 
   constructor(status: number, problem?: Problem) {
-    super(
-      problem?.detail ??
-        (status === 0 ? "The service does not answer." : `The service answered ${status}.`),
-    );
+    super(problem?.detail ?? (status === 0 ? "The service does not answer." : `The service answered ${status}.`));
     this.status = status;
     this.problem = problem;
   }

@@ -12,25 +12,39 @@ export interface Build {
   /** Builds of one stream extend one another, except where an epoch ends. */
   stream: string;
   label: string;
+  seq: number;
+  /** The epoch that begins with it. */
+  begins: Epoch | null;
 }
 
 export const firstBuild = (epoch: Epoch): string => `${epoch.epoch_id}.${epoch.start_seq}`;
 
+/** The build of an epoch up to a message, with the changes of sections and tools behind it. */
+export function buildOf(epoch: Epoch, seq: number): string {
+  const behind = epoch.changed_after.filter((after) => after === seq).length;
+  return `${epoch.epoch_id}.${seq}${behind > 0 ? `-${behind}` : ""}`;
+}
+
 /** The first build of each epoch, those of reports, and the newest; newest first. */
 function known(epochs: Epoch[], reports: Report[], head: number): Build[] {
   const newest = new Set<string>();
+  const isOne = new Set(epochs.map((epoch) => `${epoch.format}:${epoch.model}`)).size === 1;
   return epochs.flatMap((epoch) => {
     const stream = `${epoch.format}:${epoch.model}`;
-    const seqs = new Set([epoch.start_seq]);
+    const seqs = new Set(epoch.changed_after.filter((after) => after >= epoch.start_seq));
     for (const report of reports) {
       if (report.epoch === epoch.epoch && report.format === epoch.format && report.model === epoch.model && report.through_seq !== null && report.through_seq >= epoch.start_seq) seqs.add(report.through_seq);
     }
     if (!newest.has(stream)) seqs.add(head);
     newest.add(stream);
-    return [...seqs].sort((a, b) => b - a).map((seq) => ({
-      build_id: `${epoch.epoch_id}.${seq}`,
+    const first = firstBuild(epoch);
+    const ids = [...[...seqs].sort((a, b) => b - a).map((seq) => [seq, buildOf(epoch, seq)] as const).filter(([, id]) => id !== first), [epoch.start_seq, first] as const];
+    return ids.map(([seq, id]) => ({
+      build_id: id,
       stream,
-      label: `up to message ${seq} · ${words(epoch.format)} · ${epoch.model} · epoch ${epoch.epoch}${seq === epoch.start_seq ? ` · ${epoch.cache_break_reason ? reasonText(epoch.cache_break_reason) : "first"}, ${time(epoch.created_at)}` : ""}`,
+      seq,
+      begins: id === first ? epoch : null,
+      label: `up to #${seq} · epoch ${epoch.epoch}${id === first ? ` begins: ${epoch.cache_break_reason ? reasonText(epoch.cache_break_reason) : "the first"}, ${time(epoch.created_at)}` : epoch.changed_after.includes(seq) ? " · with a change of sections or tools" : ""}${isOne ? "" : ` · ${words(epoch.format)} · ${epoch.model}`}`,
     }));
   });
 }

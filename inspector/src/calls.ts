@@ -1,6 +1,7 @@
 // The reported calls of a conversation, each with its build, price and the reason of a cache break.
 
 import { api, at, type Conversation, type Epoch, good, type Receipt, type Report, type Schemas } from "./api.ts";
+import { buildOf, firstBuild } from "./builds.ts";
 import { type Region, regionsOf } from "./regions.ts";
 
 export interface Call {
@@ -19,6 +20,8 @@ export interface Call {
   said: Pick<Report, "cache_miss" | "removed_reasoning">;
   /** The epoch that begins with it. */
   begins: Epoch | null;
+  /** Behind which messages it is the first to say, as items, that sections or tools changed. */
+  changed: number[];
 }
 
 export interface History {
@@ -53,20 +56,23 @@ export async function readHistory({ conversation_id: id }: Conversation): Promis
   const models = new Map(await Promise.all(names.map(async (model) => [model, await good(api.GET("/v1/models/{model}", { params: { path: { model } } })).catch(() => undefined)] as const)));
   const streamOf = (each: { format: string; model: string; epoch: number | null }): string => `${each.format}:${each.model}:${each.epoch}`;
   const byStream = new Map(epochs.data.map((epoch) => [streamOf(epoch), epoch]));
-  const last = new Map<string, number>();
+  const last = new Map<string, { sent: number; told: number }>();
   const calls = reports.data.toReversed().map((report): Call => {
     const { input_tokens, cache_creation_tokens, cache_read_tokens: cached, output_tokens: output } = report.token_usage;
     const [sent, stream] = [input_tokens + cache_creation_tokens + cached, streamOf(report)];
     const epoch = byStream.get(stream);
     const before = last.get(stream);
-    last.set(stream, sent);
+    const isFirst = before === undefined && report.through_seq === epoch?.start_seq;
+    const told = epoch && !isFirst ? epoch.changed_after.filter((after) => after >= epoch.start_seq && after <= report.through_seq) : [];
+    last.set(stream, { sent, told: told.length });
     return {
-      at: Date.parse(report.created_at ?? ""), seq: report.through_seq, sent, cached, output, cacheable: Math.min(before ?? 0, sent),
+      at: Date.parse(report.created_at ?? ""), seq: report.through_seq, sent, cached, output, cacheable: Math.min(before?.sent ?? 0, sent),
       regions: report.regions ? regionsOf(report.regions) : [{ name: "Not divided", kind: "other", tokens: report.estimated_tokens ?? sent }],
       cost: costOf(report, models.get(report.model)),
-      build: epoch && report.through_seq >= epoch.start_seq ? `${epoch.epoch_id}.${report.through_seq}` : null,
+      build: epoch && report.through_seq >= epoch.start_seq ? (isFirst ? firstBuild(epoch) : buildOf(epoch, report.through_seq)) : null,
       said: report,
       begins: epoch && before === undefined ? epoch : null,
+      changed: told.slice(before?.told ?? 0),
     };
   });
   // Epochs without a reported call are rows as well.

@@ -1,7 +1,7 @@
 // The parts of a message, whatever format it was sent in.
 
 export interface Part {
-  kind: "text" | "call" | "result" | "reasoning" | "media" | "definition" | "other";
+  kind: "text" | "call" | "result" | "reasoning" | "media" | "definition" | "removal" | "other";
   text: string;
   name?: string;
   /** What a call and its result have in common. */
@@ -14,19 +14,15 @@ export const DEFINITION = "tool definition";
 type Json = unknown;
 type Fields = Record<string, Json>;
 
-const isFields = (value: Json): value is Fields =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
+const isFields = (value: Json): value is Fields => typeof value === "object" && value !== null && !Array.isArray(value);
 const pretty = (value: Json): string => {
-  if (typeof value === "string") {
-    try {
-      const parsed: Json = JSON.parse(value);
-      if (typeof parsed === "object" && parsed !== null) return JSON.stringify(parsed, null, 2);
-    } catch {
-      return value;
-    }
+  if (typeof value !== "string") return value === undefined ? "" : JSON.stringify(value, null, 2);
+  try {
+    const parsed: Json = JSON.parse(value);
+    return typeof parsed === "object" && parsed !== null ? JSON.stringify(parsed, null, 2) : value;
+  } catch {
     return value;
   }
-  return value === undefined ? "" : JSON.stringify(value, null, 2);
 };
 const string = (value: Json): string => (typeof value === "string" ? value : pretty(value));
 
@@ -41,10 +37,8 @@ function block(item: Json): Part[] {
   if (!isFields(item)) return [];
   const type = item["type"];
   const name = typeof item["name"] === "string" ? item["name"] : undefined;
-  if (isFields(item["functionCall"]))
-    return [{ kind: "call", name: string(item["functionCall"]["name"]), text: pretty(item["functionCall"]["args"]) }];
-  if (isFields(item["functionResponse"]))
-    return [{ kind: "result", name: string(item["functionResponse"]["name"]), text: pretty(item["functionResponse"]["response"]) }];
+  if (isFields(item["functionCall"])) return [{ kind: "call", name: string(item["functionCall"]["name"]), text: pretty(item["functionCall"]["args"]) }];
+  if (isFields(item["functionResponse"])) return [{ kind: "result", name: string(item["functionResponse"]["name"]), text: pretty(item["functionResponse"]["response"]) }];
   switch (type) {
     case "tool_use":
     case "server_tool_use":
@@ -57,6 +51,11 @@ function block(item: Json): Part[] {
     case "function_call_output":
     case "custom_tool_call_output":
       return [{ kind: "result", id: string(item["call_id"] ?? ""), text: textOf(item["output"]) }];
+    case "tool_addition":
+    case "tool_removal":
+      return isFields(item["tool"]) ? definitionsOf(isFields(item["tool"]["definition"]) ? item["tool"]["definition"] : item["tool"]).map((part) => ({ ...part, kind: type === "tool_removal" ? ("removal" as const) : part.kind })) : [];
+    case "additional_tools":
+      return Array.isArray(item["tools"]) ? item["tools"].filter(isFields).flatMap(definitionsOf) : [];
     case "thinking":
       return [{ kind: "reasoning", text: string(item["thinking"]) }];
     case "redacted_thinking":
@@ -66,8 +65,7 @@ function block(item: Json): Part[] {
   }
   if (item["thought"] === true) return [{ kind: "reasoning", text: textOf(item["text"]) }];
   if (typeof item["text"] === "string") return item["text"] ? [{ kind: "text", text: item["text"] }] : [];
-  if (typeof type === "string" && /image|file|audio|document|video/.test(type))
-    return [{ kind: "media", text: type }];
+  if (typeof type === "string" && /image|file|audio|document|video/.test(type)) return [{ kind: "media", text: type }];
   if (isFields(item["inlineData"]) || isFields(item["fileData"])) return [{ kind: "media", text: "media" }];
   return [{ kind: "other", text: pretty(item) }];
 }
@@ -100,8 +98,7 @@ function read(message: Fields): Part[] {
   if (message["role"] === DEFINITION && isFields(message["content"])) return definitionsOf(message["content"]);
   const parts: Part[] = [];
   for (const key of ["reasoning_content", "reasoning"]) {
-    if (typeof message[key] === "string" && message[key])
-      parts.push({ kind: "reasoning", text: message[key] });
+    if (typeof message[key] === "string" && message[key]) parts.push({ kind: "reasoning", text: message[key] });
   }
   const isResult = message["role"] === "tool";
   const content = message["content"] ?? message["parts"];
@@ -113,15 +110,12 @@ function read(message: Fields): Part[] {
   else if (typeof message["type"] === "string" && message["type"] !== "message") parts.push(...block(message));
   for (const call of Array.isArray(message["tool_calls"]) ? message["tool_calls"] : []) {
     const called: Json = isFields(call) ? (call["function"] ?? call["custom"]) : undefined;
-    if (isFields(called))
-      parts.push({ kind: "call", id: string((call as Fields)["id"] ?? ""), name: string(called["name"]), text: pretty(called["arguments"] ?? called["input"]) });
+    if (isFields(called)) parts.push({ kind: "call", id: string((call as Fields)["id"] ?? ""), name: string(called["name"]), text: pretty(called["arguments"] ?? called["input"]) });
   }
   return parts;
 }
 
-const hasBlocks = (content: Json): boolean =>
-  Array.isArray(content) &&
-  content.some((item) => isFields(item) && (item["type"] === "tool_result" || "functionResponse" in item));
+const hasBlocks = (content: Json): boolean => Array.isArray(content) && content.some((item) => isFields(item) && (item["type"] === "tool_result" || "functionResponse" in item));
 
 /** Return a message in one line of at most `length` characters. */
 export function lineOf(message: Fields, length = 240): string {

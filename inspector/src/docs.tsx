@@ -7,7 +7,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Markdown } from "./markdown.tsx";
 import { keepTheme, notice, showTheme, theme, THEMES } from "./state.ts";
-import { Badge, Curl } from "./ui.tsx";
+import { Badge, Copy, curlOf } from "./ui.tsx";
 
 interface Schema {
   $ref?: string;
@@ -27,16 +27,8 @@ interface Schema {
   minimum?: number;
   maximum?: number;
 }
-interface Content {
-  schema?: Schema;
-  example?: unknown;
-  examples?: Record<string, { value?: unknown }>;
-}
-interface Answer {
-  $ref?: string;
-  description?: string;
-  content?: Record<string, Content>;
-}
+type Content = { schema?: Schema; example?: unknown; examples?: Record<string, { value?: unknown }> };
+type Answer = { $ref?: string; description?: string; content?: Record<string, Content> };
 interface Operation {
   operationId: string;
   summary: string;
@@ -52,11 +44,7 @@ interface Document {
   paths: Record<string, Record<string, Operation>>;
   components: { schemas: Record<string, Schema>; responses: Record<string, Answer> };
 }
-interface Listed {
-  path: string;
-  method: string;
-  operation: Operation;
-}
+type Listed = { path: string; method: string; operation: Operation };
 
 const document_ = signal<Document | null>(null);
 const METHODS = ["get", "post", "put", "patch", "delete"];
@@ -111,17 +99,34 @@ function Fields({ schema }: { schema: Schema }): JSX.Element {
   );
 }
 
-function Body({ content = {} }: { content: Record<string, Content> | undefined }): JSX.Element {
-  return <>{Object.entries(content).map(([media, { schema = {}, example, examples }]) => {
-    const shown = example ?? Object.values(examples ?? {})[0]?.value ?? inner(schema)[0]?.[1].examples?.[0] ?? schema.examples?.[0];
+const exampleOf = ({ schema = {}, example, examples }: Content): unknown => example ?? Object.values(examples ?? {})[0]?.value ?? inner(schema)[0]?.[1].examples?.[0] ?? schema.examples?.[0];
+
+function Body({ content = {}, isShown }: { content: Record<string, Content> | undefined; isShown?: boolean }): JSX.Element {
+  return <>{Object.entries(content).map(([media, each]) => {
+    const [schema, shown] = [each.schema ?? {}, exampleOf(each)];
     return (
       <div key={media}>
         <p class="muted">{media} · {typeOf(schema)}</p>
         {inner(schema).map(([type, found]) => <Fields key={type} schema={found} />)}
-        {shown !== undefined && <Folded title="Example">{() => <pre tabIndex={0}>{typeof shown === "string" ? shown : JSON.stringify(shown, null, 2)}</pre>}</Folded>}
+        {shown !== undefined && !isShown && <Folded title="Example">{() => <pre tabIndex={0}>{typeof shown === "string" ? shown : JSON.stringify(shown, null, 2)}</pre>}</Folded>}
       </div>
     );
   })}</>;
+}
+
+/** The request with the examples of its path, its required parameters and its body, ready to be pasted. */
+function Request({ path, method, operation }: Listed): JSX.Element {
+  const parameters = operation.parameters ?? [];
+  const exampleFor = (name: string): string => {
+    const schema = parameters.find((each) => each.name === name)?.schema ?? {};
+    return encodeURIComponent(String(schema.examples?.[0] ?? followed(schema).enum?.[0] ?? (schema.type === "integer" ? 1 : name.toUpperCase())));
+  };
+  const query = parameters.filter((each) => each.in === "query" && each.required).map(({ name }) => `${name}=${exampleFor(name)}`).join("&");
+  const [[media, content] = []] = Object.entries(operation.requestBody?.content ?? {});
+  const isJson = media === "application/json";
+  const file = media && !isJson ? ` -H 'Content-Type: ${media}' --data-binary @FILE` : "";
+  const command = curlOf(path.replace(/\{(\w+)\}/g, (_, name: string) => exampleFor(name)) + (query && `?${query}`), method.toUpperCase(), isJson && content ? exampleOf(content) : undefined) + file;
+  return <section><div class="title"><h3>Try it</h3><Copy text={command} label="Copy as curl" shown="copy" /></div><pre class="request" tabIndex={0}>{command}</pre></section>;
 }
 
 const answerOf = (answer: Answer): Answer => (answer.$ref ? (document_.value?.components.responses[nameOf(answer.$ref)] ?? {}) : answer);
@@ -133,9 +138,9 @@ function Details({ path, method, operation }: Listed): JSX.Element {
   return (
     <>
       {operation.description && <Prose text={operation.description} />}
-      <p><Curl path={path} method={method.toUpperCase()} /></p>
+      <Request path={path} method={method} operation={operation} />
       {parameters.length > 0 && <section><h3>Parameters</h3><Fields schema={{ properties: Object.fromEntries(parameters.map((each) => [each.name, { ...each.schema, description: each.description ?? "" }])), required: parameters.filter((each) => each.required).map((each) => each.name) }} /></section>}
-      {operation.requestBody && <section><h3>Body</h3><Body content={operation.requestBody.content} /></section>}
+      {operation.requestBody && <section><h3>Body</h3><Body content={operation.requestBody.content} isShown={"application/json" in operation.requestBody.content} /></section>}
       {answers.filter(([status]) => status < "400").map(([status, answer]) => <section key={status}><h3>Answer {status}</h3>{answer.description && <Prose text={answer.description} />}<Body content={answer.content} /></section>)}
       {failures.length > 0 && <Folded title={`Errors: ${failures.map(([status]) => status).join(", ")}`}>{() => <dl class="fields">{failures.map(([status, answer]) => <div key={status}><dt><b>{status}</b></dt><dd><Prose text={answer.description ?? ""} /></dd></div>)}</dl>}</Folded>}
     </>
@@ -164,7 +169,7 @@ function Reference({ api }: { api: Document }): JSX.Element {
         if (operations.length === 0) return null;
         return (
           <section key={name} class="card" aria-label={name}>
-            <div class="title"><h2>{name}</h2><span class="muted">{description}</span></div>
+            <div class="title"><h2>{name}</h2><div class="muted"><Prose text={description} /></div></div>
             <div>{operations.map(({ path, method, operation }) => (
               <Folded key={operation.operationId} id={operation.operationId} kind="operation" open={wanted === operation.operationId}
                 title={<><Badge kind={`method ${method}`}>{method.toUpperCase()}</Badge> <code>{path}</code> <span class="muted">{operation.summary}</span></>}>

@@ -5,8 +5,7 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 
 export const count = (value: number): string => whole.format(value);
 export const compact = (value: number): string => (value < 10_000 ? count(value) : short.format(value));
-export const percent = (value: number): string =>
-  `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+export const percent = (value: number): string => `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
 export const bytes = (value: number): string =>
   value < 1024 ? `${value} B` : value < 1_048_576 ? `${(value / 1024).toFixed(1)} KiB` : `${(value / 1_048_576).toFixed(1)} MiB`;
 
@@ -26,19 +25,19 @@ function locale(): string {
 }
 
 const clock = new Intl.DateTimeFormat(locale(), { dateStyle: "medium", timeStyle: "medium" });
-const steps: [number, Intl.RelativeTimeFormatUnit][] = [
-  [60, "second"],
-  [3600, "minute"],
-  [86_400, "hour"],
-  [604_800, "day"],
-  [2_629_800, "week"],
-  [31_557_600, "month"],
-  [Infinity, "year"],
-];
+const hours = new Intl.DateTimeFormat(locale(), { timeStyle: "medium" });
+const steps: [number, Intl.RelativeTimeFormatUnit][] = [[60, "second"], [3600, "minute"], [86_400, "hour"], [604_800, "day"], [2_629_800, "week"], [31_557_600, "month"], [Infinity, "year"]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
 
 /** Return a time in the reader's zone. */
 export const time = (iso: string): string => clock.format(new Date(iso));
+
+/** Return a time after another one, without the date where it is of the same day. */
+export const timeAfter = (iso: string, before: string | undefined): string =>
+  before && new Date(before).toDateString() === new Date(iso).toDateString() ? hours.format(new Date(iso)) : time(iso);
+
+/** Return two times in the reader's zone, with what both have in common once. */
+export const range = (from: string, to: string): string => clock.formatRange(new Date(from), new Date(to));
 
 export function ago(iso: string): string {
   const seconds = (new Date(iso).getTime() - Date.now()) / 1000;
@@ -51,9 +50,7 @@ export function ago(iso: string): string {
 }
 
 export const words = (code: string): string => code.replaceAll("_", " ");
-export const plural = (value: number, one: string): string =>
-  `${count(value)} ${one}${value === 1 ? "" : "s"}`;
+export const plural = (value: number, one: string): string => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
 
 /** A reason of the service in words. */
-export const reasonText = (code: string): string =>
-  words(code.replace(/:.*/, (rest) => ` (${rest.slice(1)})`));
+export const reasonText = (code: string): string => words(code.replace(/:.*/, (rest) => ` (${rest.slice(1)})`));

@@ -16,14 +16,8 @@ async function readPage(id: string, start: number, end: number): Promise<Message
   const messages: Message[] = [];
   let after = start - 1;
   while (after < end - 1) {
-    const page = await good(
-      api.GET("/v1/conversations/{conversation_id}/messages", {
-        params: {
-          ...at(id),
-          query: { after_seq: after, before_seq: end, limit: end - 1 - after, content: "view" },
-        },
-      }),
-    );
+    const query = { after_seq: after, before_seq: end, limit: end - 1 - after, content: "view" as const };
+    const page = await good(api.GET("/v1/conversations/{conversation_id}/messages", { params: { ...at(id), query } }));
     messages.push(...(page.data as Message[]));
     const last = page.data.at(-1);
     if (last === undefined) break;

@@ -1,6 +1,12 @@
 // The Markdown of answers, as elements: no HTML of a message ever becomes part of the page.
 
 import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { count } from "./format.ts";
+
+/** How much of a long text is shown at first. */
+const LINES = 12;
+const CHARACTERS = 1600;
 
 const INLINE = /(`[^`\n]+`|\*\*[^*\n]+\*\*|\[[^\]\n]+\]\([^)\s]+\))/g;
 
@@ -54,4 +60,17 @@ export function Markdown({ text }: { text: string }): JSX.Element {
     close();
   });
   return <div class="markdown">{shown}</div>;
+}
+
+export function LongText({ text }: { text: string }): JSX.Element {
+  const [whole, setWhole] = useState(false);
+  const lines = text.split("\n");
+  const isLong = lines.length > LINES || text.length > CHARACTERS;
+  const shown = whole || !isLong ? text : `${lines.slice(0, LINES).join("\n").slice(0, CHARACTERS)}…`;
+  return (
+    <>
+      <Markdown text={shown} />
+      {isLong && <button type="button" class="plain small" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "Show less" : `Show all ${count(text.length)} characters`}</button>}
+    </>
+  );
 }

@@ -23,25 +23,17 @@ export function useResource<Data>(read: () => Promise<Data>, keys: unknown[]): R
   useEffect(() => {
     let gone = false;
     setLoading(true);
-    latest
-      .current()
-      .then(
-        (data) => !gone && setState({ name, data }),
-        (error: unknown) =>
-          !gone && setState({ name, error: error instanceof Refused ? error : new Refused(0) }),
-      )
-      .finally(() => !gone && setLoading(false));
+    latest.current().then(
+      (data) => !gone && setState({ name, data }),
+      (error: unknown) => !gone && setState({ name, error: error instanceof Refused ? error : new Refused(0) }),
+    ).finally(() => !gone && setLoading(false));
     return () => {
       gone = true;
     };
   }, [name, changed, asked]);
   const current = state.name === name ? state : undefined;
-  return {
-    data: current?.data,
-    error: current?.error,
-    loading: loading || current === undefined,
-    reload: useCallback(() => setAsked((before) => before + 1), []),
-  };
+  const reload = useCallback(() => setAsked((before) => before + 1), []);
+  return { data: current?.data, error: current?.error, loading: loading || current === undefined, reload };
 }
 
 export interface Pages<Item> {
@@ -57,10 +49,7 @@ interface Page<Item> {
 }
 
 /** Read a list page by page; it starts again with other keys or when something changed. */
-export function usePages<Item>(
-  read: (cursor: string | null) => Promise<Page<Item>>,
-  keys: unknown[],
-): Pages<Item> {
+export function usePages<Item>(read: (cursor: string | null) => Promise<Page<Item>>, keys: unknown[]): Pages<Item> {
   const name = JSON.stringify(keys);
   const first = useResource(() => read(null), keys);
   const [further, setFurther] = useState<{ of: unknown; items: Item[]; cursor: string | null }>();
@@ -73,18 +62,10 @@ export function usePages<Item>(
   const loadMore = (): void => {
     setLoading(true);
     const of = first.data;
-    read(cursor)
-      .then(
-        (page) =>
-          setFurther({ of, items: [...(more?.items ?? []), ...page.data], cursor: page.next_cursor }),
-        (refused: unknown) => setError(refused instanceof Refused ? refused : new Refused(0)),
-      )
-      .finally(() => setLoading(false));
+    read(cursor).then(
+      (page) => setFurther({ of, items: [...(more?.items ?? []), ...page.data], cursor: page.next_cursor }),
+      (refused: unknown) => setError(refused instanceof Refused ? refused : new Refused(0)),
+    ).finally(() => setLoading(false));
   };
-  return {
-    items,
-    error: first.error ?? error,
-    more: cursor !== null && !loading ? loadMore : undefined,
-    loading: first.loading || loading,
-  };
+  return { items, error: first.error ?? error, more: cursor !== null && !loading ? loadMore : undefined, loading: first.loading || loading };
 }

@@ -29,11 +29,7 @@ export function link(parts: string[], query: Record<string, string | undefined> 
   return `#/${parts.map(encodeURIComponent).join("/")}${search ? `?${search}` : ""}`;
 }
 
-export const toConversation = (
-  id: string,
-  view = "window",
-  query: Record<string, string | undefined> = {},
-): string => link(["c", id, view], query);
+export const toConversation = (id: string, view = "window", query: Record<string, string | undefined> = {}): string => link(["c", id, view], query);
 
 /** Change parameters of this place without a new entry in the history. */
 export function setQuery(changed: Record<string, string | undefined>): void {

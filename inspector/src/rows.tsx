@@ -15,14 +15,8 @@ export function useRows(count: number, at: number | "end"): Rows {
   const frame = useRef<HTMLDivElement>(null);
   const [, redraw] = useReducer((times: number) => times + 1, 0);
   const options = {
-    count,
-    getScrollElement: () => frame.current,
-    estimateSize: () => 96,
-    overscan: 6,
-    scrollToFn: elementScroll,
-    observeElementRect,
-    observeElementOffset,
-    onChange: () => redraw(0),
+    count, getScrollElement: () => frame.current, estimateSize: () => 96, overscan: 6, onChange: () => redraw(0),
+    scrollToFn: elementScroll, observeElementRect, observeElementOffset,
   };
   const [virtual] = useState(() => new Virtualizer<HTMLDivElement, HTMLDivElement>(options));
   virtual.setOptions(options);

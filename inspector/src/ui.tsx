@@ -22,18 +22,20 @@ export function Copy({ text, label = "Copy", shown }: { text: string; label?: st
   );
 }
 
-/** A button that copies the request of a view as a curl command. */
-export function Curl({ path, method = "GET", body }: { path: string; method?: string; body?: unknown }): JSX.Element {
+/** A request as a curl command, with a line for each part of a body. */
+export function curlOf(path: string, method = "GET", body?: unknown): string {
   const quoted = (value: string): string => `'${value.replaceAll("'", `'\\''`)}'`;
-  const command = [
+  return [
     "curl",
     ...(method === "GET" ? [] : ["-X", method]),
     quoted(`${BASE}${path}`),
     ...(apiKey.value ? ["-H", `"Authorization: Bearer $CONTEXT_API_KEY"`] : []),
-    ...(body === undefined ? [] : ["-H", quoted("Content-Type: application/json"), "-d", quoted(JSON.stringify(body))]),
+    ...(body === undefined ? [] : ["-H", quoted("Content-Type: application/json"), "-d", quoted(JSON.stringify(body, null, 2))]),
   ].join(" ");
-  return <Copy text={command} label="Copy as curl" shown="curl" />;
 }
+
+/** A button that copies the request of a view as a curl command. */
+export const Curl = ({ path }: { path: string }): JSX.Element => <Copy text={curlOf(path)} label="Copy as curl" shown="curl" />;
 
 export function When({ iso }: { iso: string | null }): JSX.Element {
   return iso === null ? <span class="muted">never</span> : <time dateTime={iso} title={time(iso)}>{ago(iso)}</time>;
@@ -99,8 +101,7 @@ export function BeforeAfter({ before, after }: { before: number; after: number }
 const wordsOf = (query: string): string[] => query.match(/[^\s"]+/g) ?? [];
 
 /** Whether a text has all words of a search, in any case. */
-export const hasWords = (text: string, query: string): boolean =>
-  wordsOf(query).every((word) => text.toLowerCase().includes(word.toLowerCase()));
+export const hasWords = (text: string, query: string): boolean => wordsOf(query).every((word) => text.toLowerCase().includes(word.toLowerCase()));
 
 /** Text with the words of a search marked. */
 export function Marked({ text, query }: { text: string; query: string }): JSX.Element {
@@ -127,15 +128,7 @@ export function Dialog({ title, close, children, wide }: { title: string; close:
 }
 
 /** A button for a change: it asks first, and is not there for keys that only read. */
-export function Action({ name, title, explain, danger, run, children, primary }: {
-  name: string;
-  title: string;
-  explain: string;
-  danger?: boolean;
-  primary?: boolean;
-  run: (form: FormData) => Promise<string>;
-  children?: ComponentChildren;
-}): JSX.Element | null {
+export function Action({ name, title, explain, danger, run, children, primary }: { name: string; title: string; explain: string; danger?: boolean; primary?: boolean; run: (form: FormData) => Promise<string>; children?: ComponentChildren }): JSX.Element | null {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const [refused, setRefused] = useState("");

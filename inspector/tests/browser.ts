@@ -86,7 +86,8 @@ async function views(): Promise<void> {
     ["#/conversations?sort=fill", "Window used"],
     ["#/problems", "looked through"],
     ["#/spend", "By day and model"],
-    ["#/agents", "Rolling window"],
+    ["#/agents", "Calls, tokens and cost of 30 days"],
+    ["#/agents?sort=cost", "Calls, tokens and cost of 30 days"],
     ["#/snapshots", "Restore"],
     [`#/c/${id}/window`, "stable prefix:"],
     [`#/c/${id}/window?open=policy`, "compaction.threshold_ratio"],
@@ -150,6 +151,7 @@ async function actions(): Promise<void> {
   facts["live"] = await page.locator(".events li.new .badge").allTextContents();
 
   await see(page, `#/c/${id}/compactions`, "Receipts");
+  await page.locator("summary", { hasText: "Dry run" }).click();
   await page.getByLabel("sliding window").check();
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await page.locator(".run").nth(1).waitFor();
@@ -191,7 +193,7 @@ async function actions(): Promise<void> {
   await page.getByRole("button", { name: "Clear" }).click();
   await confirm(page, "Clear", /cleared/);
   await see(page, "#/snapshots", "<b>before</b>");
-  await page.getByRole("button", { name: "Show its messages" }).first().click();
+  await page.getByRole("button", { name: /^Show its/ }).first().click();
   await page.locator(".contents li").first().waitFor();
   const [saved] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download" }).first().click()]);
   facts["download"] = saved.suggestedFilename();
@@ -215,7 +217,7 @@ async function causes(): Promise<void> {
   await page.locator(".hits a").first().waitFor();
   facts["listed"] = await page.locator("tbody tr").count();
   await page.locator(".hits a").first().click();
-  await follow("see the compaction");
+  await follow("summarised");
   await shows("The compaction that hides message 3");
   await shows("“Swahili” is not in the text that stands for the messages.");
   await page.locator(".sought mark").waitFor();
@@ -264,6 +266,27 @@ async function causes(): Promise<void> {
   await follow("Open it");
   await page.locator("article.marked summary b", { hasText: "read" }).waitFor();
   facts["opened"] = await page.locator("article.marked .seq").textContent();
+}
+
+/** A payload that a provider refused, and tools that changed inside an epoch. */
+async function refusal(): Promise<void> {
+  const id = encodeURIComponent(task["conversation"] ?? "");
+  const page = await opened();
+  const first = async (selector: string): Promise<string> => ((await page.locator(selector).first().textContent()) ?? "").trim();
+  await see(page, `#/c/${id}/window`, "See what was left out");
+  facts["banner"] = await first(".banner strong");
+  await see(page, `#/c/${id}/window?format=openai_responses`, "Sections or tools changed inside epoch 1, behind");
+  await see(page, `#/c/${id}/time`, "of sections or tools");
+  facts["change"] = await first("td .badge.ok");
+  await page.locator(".chart-legend li", { hasText: "changed by an item" }).waitFor();
+  await audit(page, "a change inside an epoch");
+  await page.locator("tr:has(.badge.ok) a", { hasText: "what changed" }).click();
+  await page.locator(".diff li.added", { hasText: "crane" }).first().waitFor();
+  await page.getByRole("link", { name: "later", exact: true }).click();
+  await page.getByText(/^The model received/).first().waitFor();
+  await page.getByLabel("Search this conversation").fill("crane");
+  await page.getByLabel("Search this conversation").press("Enter");
+  facts["added"] = await first("summary:has-text('crane') b");
 }
 
 /** With keys in use: the page asks, keeps the key in the tab, and shows a reader no actions. */
@@ -340,7 +363,7 @@ async function speed(): Promise<void> {
 }
 
 try {
-  const tasks: Record<string, () => Promise<void>> = { views, actions, causes, keys, speed };
+  const tasks: Record<string, () => Promise<void>> = { views, actions, causes, refusal, keys, speed };
   const run = tasks[task["name"] ?? ""];
   if (run === undefined) throw new Error(`no task ${task["name"]}`);
   await run();

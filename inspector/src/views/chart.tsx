@@ -71,6 +71,14 @@ export function Chart({ id, history: { calls, receipts, window } }: { id: string
         ctx.lineTo(x + 5 * ratio, edge);
         ctx.fill();
       }
+      // A change that an item says leaves the prefix as it is.
+      ctx.fillStyle = color("accent");
+      calls.forEach(({ changed }, place) => {
+        if (changed.length === 0) return;
+        ctx.beginPath();
+        ctx.arc(chart.valToPos(place, "x", true), edge + 5 * ratio, 4 * ratio, 0, 2 * Math.PI);
+        ctx.fill();
+      });
       ctx.restore();
     };
     const stack = order.map((kind, place) => ({ kind, sums: calls.map((call) => order.slice(0, place + 1).reduce((sum, each) => sum + tokensOf(call, each), 0)) })).toReversed();
@@ -111,6 +119,7 @@ export function Chart({ id, history: { calls, receipts, window } }: { id: string
         {order.toReversed().map((kind) => <li key={kind}><i class={`swatch ${kind}`} />{kinds.get(kind)}</li>)}
         {isNear && <li><i class="swatch limit" />Window of {compact(window ?? 0)}</li>}
         <li><i class="swatch triangle" />compaction</li><li><i class="swatch dashes" />the cached prefix ends</li>
+        {calls.some(({ changed }) => changed.length > 0) && <li><i class="swatch change" />sections or tools changed by an item</li>}
         <li><i class="swatch cacheable" />cacheable</li><li><i class="swatch line" />cached by the provider</li>
       </ul>
       <p class="readout">{pointed ? (

@@ -6,7 +6,7 @@ import { api, at, type Conversation, type CompactResult, good, type Message, typ
 import { lineOf } from "../content.ts";
 import { count, plural, reasonText, usd, words } from "../format.ts";
 import { readRange } from "../log.ts";
-import { starved } from "../names.ts";
+import { shortId, starved } from "../names.ts";
 import { place, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
 import { changes, mayWrite } from "../state.ts";
@@ -63,7 +63,14 @@ function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; n
     <article class={`card receipt ${receipt.status}`}>
       <div class="title">
         <h3><Badge kind={receipt.status}>{receipt.status}</Badge> {words(receipt.strategy)} <span class="muted">{words(receipt.trigger)}</span></h3>
-        <span class="muted"><When iso={receipt.created_at} /> · <a href={toConversation(id, "compactions", { c: receipt.compaction_id })}>link</a> · <Copy text={receipt.compaction_id} label="Copy id" shown={receipt.compaction_id.slice(-12)} /></span>
+        <span class="buttons">
+          <span class="muted"><When iso={receipt.created_at} /> · <a href={toConversation(id, "compactions", { c: receipt.compaction_id })}>link</a> · <Copy text={receipt.compaction_id} label="Copy id" shown={shortId(receipt.compaction_id)} /></span>
+          <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide" : "Show"} summary and messages</button>
+          {receipt.status === "active" && (
+            <Action name="Undo" danger title="Undo this compaction" explain="The context shows its messages again. The receipt stays, and the log was never changed."
+              run={async () => { await good(api.POST("/v1/conversations/{conversation_id}/compactions/{compaction_id}/undo", { params: { path } })); changes.value += 1; return "The compaction was undone."; }} />
+          )}
+        </span>
       </div>
       <div class="split">
         <BeforeAfter before={receipt.before_tokens} after={receipt.after_tokens} />
@@ -80,13 +87,6 @@ function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; n
         </dl>
       </div>
       {receipt.degraded.length > 0 && <p class="warn">Not as asked: {receipt.degraded.map(reasonText).join(", ")}</p>}
-      <div class="buttons">
-        <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide" : "Show"} summary and messages</button>
-        {receipt.status === "active" && (
-          <Action name="Undo" danger title="Undo this compaction" explain="The context shows its messages again. The receipt stays, and the log was never changed."
-            run={async () => { await good(api.POST("/v1/conversations/{conversation_id}/compactions/{compaction_id}/undo", { params: { path } })); changes.value += 1; return "The compaction was undone."; }} />
-        )}
-      </div>
       {open && <Detail receipt={receipt} id={id} sought={sought} />}
     </article>
   );
@@ -183,19 +183,15 @@ function Sections({ sections }: { sections: Receipt["made"][number]["sections"] 
   return (
     <table class="list narrow">
       <caption>Statements: what became of them</caption>
-      <thead><tr><th scope="col">Section</th>{columns.map((column) => <th key={column} scope="col" class="num">{column}</th>)}</tr></thead>
+      <thead><tr><th scope="col">Section</th><th scope="col" class="kept-share">share kept</th>{columns.map((column) => <th key={column} scope="col" class="num">{column}</th>)}</tr></thead>
       <tbody>{sections.map((section, index) => (
-        <tr key={index}><th scope="row">{section.section}</th>{columns.map((column) => <td key={column} class="num">{column === "dropped" && section.dropped > 0 ? <b class="warn">{section.dropped}</b> : section[column] || ""}</td>)}</tr>
+        <tr key={index}><th scope="row">{section.section}</th><td><div class={section.dropped > 0 ? "meter due" : "meter"}><div style={{ width: `${(100 * section.kept) / Math.max(1, section.kept + section.dropped)}%` }} /></div></td>{columns.map((column) => <td key={column} class="num">{column === "dropped" && section.dropped > 0 ? <b class="warn">{section.dropped}</b> : section[column] || ""}</td>)}</tr>
       ))}</tbody>
     </table>
   );
 }
 
-interface Run {
-  strategy: string;
-  result?: CompactResult;
-  refused?: string;
-}
+type Run = { strategy: string; result?: CompactResult; refused?: string };
 
 function DryRuns({ conversation }: { conversation: Conversation }): JSX.Element | null {
   const strategies = useResource(() => good(api.GET("/v1/strategies")), ["strategies"]);
@@ -218,8 +214,8 @@ function DryRuns({ conversation }: { conversation: Conversation }): JSX.Element 
     })).then(setRuns).finally(() => setBusy(false));
   };
   return (
-    <section class="card" aria-label="Dry run">
-      <div class="title"><h2>Dry run</h2><span class="muted">What a compaction would do now, without doing it</span></div>
+    <details class="card folded">
+      <summary><h2>Dry run</h2> <span class="muted">what a compaction would do now, without doing it</span></summary>
       <form class="filters" onSubmit={submit}>
         <fieldset><legend>Strategies, side by side</legend>
           {strategies.data?.data.map((item) => (
@@ -231,7 +227,7 @@ function DryRuns({ conversation }: { conversation: Conversation }): JSX.Element 
         <button type="submit" class="primary" disabled={busy}>{busy ? "Running…" : "Run"}</button>
       </form>
       {runs.length > 0 && <div class="columns" role="status">{runs.map((run) => <RunCard key={run.strategy} run={run} />)}</div>}
-    </section>
+    </details>
   );
 }
 

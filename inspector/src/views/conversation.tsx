@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { api, at, type Conversation, type Epoch, good } from "../api.ts";
 import { firstBuild } from "../builds.ts";
 import { compact, count, plural, reasonText, words } from "../format.ts";
-import { nameById, nameOf, starved, tagsOf, useTitle } from "../names.ts";
+import { nameById, nameOf, shortId, starved, tagsOf, useTitle } from "../names.ts";
 import { go, link, toConversation } from "../router.ts";
 import { useResource } from "../resource.ts";
 import { changes } from "../state.ts";
@@ -30,6 +30,8 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
   const params = at(id);
   const found = useResource(() => good(api.GET("/v1/conversations/{conversation_id}", { params })), ["conversation", id]);
   const epochs = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/epochs", { params: { ...at(id), query: { limit: 100 } } })), ["newest epochs", id]);
+  const agentId = found.data?.agent_id;
+  const agent = useResource(async () => (agentId ? good(api.GET("/v1/agents/{agent_id}", { params: { path: { agent_id: agentId } } })) : null), ["agent", agentId]);
   const live = useLive(id);
   const name = found.data ? nameOf(found.data) : nameById(id);
   useTitle(`${VIEWS.find(([each]) => each === view)?.[1] ?? "Window"} · ${name}`);
@@ -47,13 +49,13 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
     <section class="page">
       <nav class="crumbs" aria-label="Breadcrumb">
         <a href="#/conversations">Conversations</a>
-        {conversation.agent_id && <> / <a href={link(["conversations"], { agent: conversation.agent_id })}>{nameById(conversation.agent_id)}</a></>}
+        {conversation.agent_id && <> / <a href={link(["conversations"], { agent: conversation.agent_id })}>{agent.data?.name ?? shortId(conversation.agent_id)}</a></>}
       </nav>
       <div class="head">
         <div>
           <h1>{name}</h1>
           <p class="muted">
-            <Copy text={id} label="Copy id" shown={id} /> · {conversation.effective_model ?? "no model"} · {conversation.policy.strategy} · {plural(conversation.message_count, "message")} · {plural(conversation.turn_count, "turn")} · <span title={count(conversation.token_count)}>{compact(conversation.token_count)} tokens in the log</span> · active <When iso={conversation.last_message_at} />
+            <Copy text={id} label="Copy id" shown={shortId(id)} /> · {conversation.effective_model ?? "no model"} · {conversation.policy.strategy} · {plural(conversation.message_count, "message")} · {plural(conversation.turn_count, "turn")} · <span title={count(conversation.token_count)}>{compact(conversation.token_count)} log tokens</span> · active <When iso={conversation.last_message_at} />
           </p>
           <div class="tags">{tagsOf(conversation).map(([key, value]) => <span class="tag" key={key}>{key}={value}</span>)}</div>
         </div>
@@ -77,7 +79,7 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
         : view === "time" ? <Timeline conversation={conversation} />
         : view === "compare" ? <Compare conversation={conversation} />
         : view === "live" ? <Live id={id} live={live} />
-        : <Window conversation={conversation} epochs={epochs} />}
+        : <Window conversation={conversation} epochs={epochs} agent={agent.data} />}
     </section>
   );
 }
@@ -95,16 +97,18 @@ const WITHIN = 9;
 /** Says in red what a reader must know first: a failure, a starved summary, a cache that never holds. */
 function Banner({ conversation: { conversation_id: id }, epochs = [] }: { conversation: Conversation; epochs: Epoch[] | undefined }): JSX.Element | null {
   const state = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/state", { params: at(id) })), ["state", id]);
-  const newest = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...at(id), query: { limit: 1 } } })), ["newest receipt", id]);
+  const newest = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...at(id), query: { limit: 3 } } })), ["newest receipts", id]);
   const failure = state.data?.last_failure;
   const [receipt] = newest.data?.data ?? [];
+  const cut = newest.data?.data.find((each) => each.trigger === "emergency" && each.status === "active");
   const hungry = receipt ? starved(receipt) : null;
   const [last] = epochs;
   const breaks = epochs.filter((epoch) => epoch.format === last?.format && epoch.model === last?.model && epoch.cache_break_reason && last.start_seq - epoch.start_seq <= WITHIN);
-  if (!failure && !hungry && breaks.length < BREAKS) return null;
+  if (!failure && !cut && !hungry && breaks.length < BREAKS) return null;
   return (
     <div class="failed banner" role="alert">
       {failure && <p><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; next try <When iso={failure.retry_at} /></>}</p>}
+      {cut && <p><strong>The last payload did not fit</strong>: a provider refused it <When iso={cut.created_at} />, and it was cut from {count(cut.before_tokens)} to {count(cut.after_tokens)} tokens{cut.before_messages > cut.after_messages && ` (${plural(cut.before_messages - cut.after_messages, "message")} less)`}. <a href={toConversation(id, "compactions", { c: cut.compaction_id })}>See what was left out</a></p>}
       {hungry && receipt && <p><strong>{hungry}</strong> A higher target keeps more; a pinned message stays word for word. <a href={toConversation(id, "compactions", { c: receipt.compaction_id })}>See what was dropped</a></p>}
       {last && breaks.length >= BREAKS && <p><strong>The cache breaks at nearly every build</strong>: {breaks.length} times in the last {last.start_seq - (breaks.at(-1)?.start_seq ?? 0) + 1} messages ({[...new Set(breaks.map((epoch) => reasonText(epoch.cache_break_reason ?? "")))].join(", ")}). <a href={toConversation(id, "compare", { b: firstBuild(last) })}>See what changed</a></p>}
     </div>

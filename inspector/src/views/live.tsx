@@ -5,7 +5,7 @@ import { createParser } from "eventsource-parser";
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { BASE, Refused } from "../api.ts";
-import { count, time, words } from "../format.ts";
+import { count, plural, time, timeAfter, words } from "../format.ts";
 import { toConversation } from "../router.ts";
 import { useResource } from "../resource.ts";
 import { apiKey, changes } from "../state.ts";
@@ -33,7 +33,7 @@ function eventOf(id: string | undefined, text: string): Event {
 const KEPT = 500;
 const PAST = 50;
 /** Fields of events that are not repeated, or said in words. */
-const SEEN = new Set(["type", "conversation_id", "created_at", "first_seq", "last_seq", "message_count", "head_seq", "compaction_id", "strategies_run", "prompt_hash", "compacted", "summary_range", "estimated", "hidden_tokens", "hidden_messages", "before_messages", "after_messages", "before_tokens", "after_tokens", "seq", "message_id"]);
+const SEEN = new Set(["type", "conversation_id", "created_at", "first_seq", "last_seq", "message_count", "head_seq", "compaction_id", "strategies_run", "prompt_hash", "compacted", "summary_range", "estimated", "hidden_tokens", "hidden_messages", "before_messages", "after_messages", "before_tokens", "after_tokens", "seq", "message_id", "code", "detail", "calls"]);
 
 /** Follow a stream of events until the signal aborts; it is opened again where it ends. */
 async function follow(path: string, state: Signal<LiveState>, stop: AbortSignal): Promise<void> {
@@ -124,11 +124,17 @@ async function readPast(path: string, start: string): Promise<Event[]> {
   return events.slice(0, PAST);
 }
 
-const number = (value: unknown): string => (typeof value === "number" ? count(value) : String(value));
+const number = (value: unknown): string => (typeof value === "number" ? count(value) : words(String(value)));
+
+/** A field of an event in words: a number stands before its unit. */
+function said(name: string, value: unknown): string {
+  if (typeof value === "number") return name === "duration_ms" ? `${count(value)} ms` : `${count(value)} ${words(name)}`;
+  return `${words(name)} ${Array.isArray(value) ? value.map(number).join(", ") : typeof value === "object" ? JSON.stringify(value) : number(value)}`;
+}
 
 /** What an event says, with links to what it is about. */
 function What({ id, event: { type, data } }: { id: string; event: Event }): JSX.Element {
-  const { first_seq: first, last_seq: last, compaction_id: compaction, before_tokens: before, after_tokens: after, seq } = data;
+  const { first_seq: first, last_seq: last, compaction_id: compaction, before_tokens: before, after_tokens: after, seq, detail, calls } = data;
   const rest = Object.entries(data).filter(([name, value]) => !SEEN.has(name) && value !== null && value !== 0 && value !== false && !(Array.isArray(value) && value.length === 0));
   return (
     <span>
@@ -136,7 +142,8 @@ function What({ id, event: { type, data } }: { id: string; event: Event }): JSX.
       {seq !== undefined && <a href={toConversation(id, "messages", { seq: String(seq) })}>message {String(seq)} </a>}
       {before !== undefined && after !== undefined && <>{number(before)} → {number(after)} tokens </>}
       {typeof compaction === "string" && <a href={toConversation(id, "compactions", { c: compaction })}>{type === "compacted" ? "see it" : "its compaction"}</a>}
-      <span class="muted"> {rest.map(([name, value]) => `${words(name)} ${Array.isArray(value) ? value.map(String).map(words).join(", ") : typeof value === "object" ? JSON.stringify(value) : number(value)}`).join(" · ")}</span>
+      {typeof detail === "string" && `${detail} `}
+      <span class="muted"> {rest.map(([name, value]) => said(name, value)).join(" · ")}{typeof calls === "number" && calls > 0 && ` · ${plural(calls, "call")} of the model`}</span>
     </span>
   );
 }
@@ -153,16 +160,16 @@ export function Live({ id, live }: { id: string; live: Signal<LiveState> }): JSX
       <div class="title"><h2>Events</h2><Curl path={pathOf(id)} /></div>
       <form class="filters" onSubmit={(event) => event.preventDefault()}>
         <Field label="Show"><select value={type} onChange={(event) => setType(event.currentTarget.value)}>
-          <option value="">all events</option>
-          {[...new Set(all.map((event) => event.type))].map((each) => <option key={each} value={each}>{words(each)}</option>)}
+          <option value="">all events ({all.length})</option>
+          {[...Map.groupBy(all, (event) => event.type)].map(([each, { length }]) => <option key={each} value={each}>{words(each)} ({length})</option>)}
         </select></Field>
         <p class="status" role="status"><i class={`dot ${state}`} aria-hidden="true" /> {STATES[state]}</p>
       </form>
       {past.error && <Failed error={past.error} retry={past.reload} />}
       {all.length === 0 ? <Empty title="No events yet.">Appends, compactions, pins and other changes are listed as they happen.</Empty> : (
-        <ol class="events" aria-live="polite">{shown.map((event) => (
+        <ol class="events" aria-live="polite">{shown.map((event, index) => (
           <li key={event.id} class={fresh.has(event.id) ? "new" : ""}>
-            <time dateTime={event.created_at}>{time(event.created_at)}</time>
+            <time dateTime={event.created_at} title={time(event.created_at)}>{timeAfter(event.created_at, shown[index - 1]?.created_at)}</time>
             <span><Badge kind={`event-${event.type}`}>{words(event.type)}</Badge></span>
             <What id={id} event={event} />
           </li>

@@ -7,7 +7,7 @@ import { itemsOf, kindOf, type PayloadItem, readBuild, useBuilds } from "../buil
 import { lineOf, type Part, partsOf, toolNames } from "../content.ts";
 import { bytes, count, plural, time } from "../format.ts";
 import { readRange } from "../log.ts";
-import { Markdown } from "../markdown.tsx";
+import { LongText } from "../markdown.tsx";
 import { place, setQuery, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
 import { RowsInView, useRows } from "../rows.tsx";
@@ -16,10 +16,10 @@ import { Action, Badge, Copy, Curl, Empty, Failed, Field, hasWords, Loading, Mar
 import { Blob } from "./blob.tsx";
 
 const BLOCK = 100;
-const LINES = 12;
 /** Characters of a text that are shown before a hit; twice as many after it. */
 const AROUND = 160;
 const LARGE_BYTES = 2000;
+const LARGE_TOKENS = 2000;
 /** How far before a result its call is looked for. */
 const CALL_BEFORE = 20;
 /** How the context shows a message, in the words of the badge and of its hint. */
@@ -197,13 +197,13 @@ function Row({ id, message, names, q, marked }: { id: string; message: Message; 
       <header>
         <a class="seq" href={toConversation(id, "messages", { seq: String(message.seq) })}>#{message.seq}</a>
         <Badge kind={message.role}>{message.role}</Badge>
-        {state !== "verbatim" && <span title={STATES[state].hint}><Badge kind={state}>{STATES[state].text}</Badge></span>}
-        {compaction_id && <a href={toConversation(id, "compactions", { c: compaction_id, seq: String(message.seq), q })}>see the compaction</a>}
+        {compaction_id ? <a class={`badge ${state}`} title={`${STATES[state].hint} See the compaction.`} href={toConversation(id, "compactions", { c: compaction_id, seq: String(message.seq), q })}>{STATES[state].text}</a>
+          : state !== "verbatim" && <span title={STATES[state].hint}><Badge kind={state}>{STATES[state].text}</Badge></span>}
         {message.content_truncated && <Badge kind="preview">preview</Badge>}
         {message.pinned && <Badge kind="pin">pinned</Badge>}
         {message.redacted_at && <Badge kind="redacted">redacted</Badge>}
-        <span class="muted" title={time(message.created_at)}>turn {message.turn} · {plural(message.token_count, "token")} · <When iso={message.created_at} /></span>
         <span class="grow" />
+        <span class="muted" title={time(message.created_at)}>turn {message.turn} · {message.token_count > LARGE_TOKENS ? <b>{plural(message.token_count, "token")}</b> : plural(message.token_count, "token")} · <When iso={message.created_at} /></span>
         {q && <a href={toConversation(id, "messages", { seq: String(message.seq) })}>show among its neighbours</a>}
         <Copy text={message.id} label="Copy id" />
         <span class="row-actions">
@@ -245,27 +245,14 @@ function PartShown({ part, names, q }: { part: Part; names: Map<string, string>;
   const name = part.name ?? names.get(part.id ?? "");
   if (part.kind === "media") return <p class="muted">[{part.text}]</p>;
   if (part.kind === "text") return q ? <Snippet text={part.text} q={q} /> : <LongText text={part.text} />;
-  const hint = part.kind === "definition" ? (/"description": "([^"]*)/.exec(part.text)?.[1] ?? "") : lineOf({ content: part.text }, 110);
+  const hint = part.kind === "definition" ? (/"description": "([^"]*)/.exec(part.text)?.[1] ?? "") : lineOf({ content: part.text }, 240);
   const found = q !== "" && part.text.toLowerCase().includes((q.match(/[^\s"-]+/)?.[0] ?? "").toLowerCase());
-  const title = part.kind === "call" ? <><span aria-hidden="true">→</span> calls <b>{part.name}</b></> : part.kind === "definition" ? <>defines <b>{part.name}</b></>
+  const title = part.kind === "call" ? <><span aria-hidden="true">→</span> calls <b>{part.name}</b></> : part.kind === "definition" ? <>defines <b>{part.name}</b></> : part.kind === "removal" ? <>removes <b>{part.name}</b></>
     : part.kind === "reasoning" ? <>reasoning</> : <><span aria-hidden="true">←</span> {part.kind}{name && <> of <b>{name}</b></>}</>;
   return (
     <>
       <details class="part"><summary>{title} <span class="muted">{hint}</span></summary><pre tabIndex={0}><Marked text={part.text} query={q} /></pre></details>
       {found && <Snippet text={part.text} q={q} />}
-    </>
-  );
-}
-
-function LongText({ text }: { text: string }): JSX.Element {
-  const [whole, setWhole] = useState(false);
-  const lines = text.split("\n");
-  const isLong = lines.length > LINES || text.length > 1600;
-  const shown = whole || !isLong ? text : `${lines.slice(0, LINES).join("\n").slice(0, 1600)}…`;
-  return (
-    <>
-      <Markdown text={shown} />
-      {isLong && <button type="button" class="plain small" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "Show less" : `Show all ${count(text.length)} characters`}</button>}
     </>
   );
 }

@@ -2,10 +2,10 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { api, type Conversation, good, inTurn, type Schemas } from "../api.ts";
+import { api, type Conversation, type Epoch, good, inTurn, type Schemas } from "../api.ts";
 import { definitionsOf } from "../content.ts";
 import { count, plural, words } from "../format.ts";
-import { link, place } from "../router.ts";
+import { link, place, toConversation } from "../router.ts";
 import { useResource } from "../resource.ts";
 import { Badge, Failed, Loading } from "../ui.tsx";
 
@@ -51,11 +51,13 @@ function Part({ name, title, children }: { name: string; title: string; children
   );
 }
 
-export function ConversationSettings({ conversation }: { conversation: Conversation }): JSX.Element {
-  const id = conversation.agent_id;
+export function ConversationSettings({ conversation, agent, epoch }: { conversation: Conversation; agent: Shown | null | undefined; epoch: Epoch | undefined }): JSX.Element {
+  const { agent_id: agentId, conversation_id: id } = conversation;
+  const changed = [...new Set(epoch?.changed_after)];
   return (
-    <Parts own={conversation} above="conversation" read={async () => (id ? good(api.GET("/v1/agents/{agent_id}", { params: { path: { agent_id: id } } })) : null)} keys={["agent", id]}
-      href={id ? link(["agents"], { open: id }) : undefined} />
+    <Parts own={conversation} above="conversation" theirs={agent} href={agentId ? link(["agents"], { open: agentId }) : undefined}>
+      {changed.length > 0 && <p class="hint">Sections or tools changed inside epoch {epoch?.epoch}, behind {changed.map((seq, index) => <span key={seq}>{index > 0 && ", "}<a href={toConversation(id, "messages", { seq: String(seq) })}>message {seq}</a></span>)}: an item there says so, and the prefix stays as it was. The lists here are those of now. <a href={toConversation(id, "time")}>See the calls</a></p>}
+    </Parts>
   );
 }
 
@@ -63,17 +65,16 @@ export function AgentSettings({ id }: { id: string }): JSX.Element {
   const agent = useResource(() => good(api.GET("/v1/agents/{agent_id}", { params: { path: { agent_id: id } } })), ["agent", id]);
   if (agent.error) return <Failed error={agent.error} />;
   if (!agent.data) return <Loading what="the agent" />;
-  return <Parts own={agent.data} above="agent" read={async () => null} keys={["no agent"]} href={undefined} />;
+  return <Parts own={agent.data} above="agent" theirs={null} href={undefined} />;
 }
 
-function Parts({ own, above, read, keys, href }: { own: Shown; above: Source; read: () => Promise<Shown | null>; keys: unknown[]; href: string | undefined }): JSX.Element {
-  const agent = useResource(read, keys);
-  const [theirs] = [agent.data];
+function Parts({ own, above, theirs, href, children }: { own: Shown; above: Source; theirs: Shown | null | undefined; href: string | undefined; children?: ComponentChildren }): JSX.Element {
   const sections = merged(own.sections.map(sectionItem(above)), theirs?.sections.map(sectionItem("agent")) ?? []);
   const tools = merged(own.tools.flatMap(toolItems(above)), theirs?.tools.flatMap(toolItems("agent")) ?? []);
   return (
     <section class="card" aria-label="Settings">
       <div class="title"><h2>Settings</h2>{href && <a href={href}>of the agent</a>}</div>
+      {children}
       <Part name="system" title={`System prompt: ${plural(sections.length, "section")}`}>{() => <Items items={sections} />}</Part>
       <Part name="tools" title={`Tools: ${tools.length} of the caller, beside those of the service`}>{() => <Items items={tools} />}</Part>
       <Part name="policy" title="Policy: each value, and where it comes from">{() => <PolicyTable policy={own.policy} layers={[[above, own.policy_overrides], ["agent", theirs?.policy_overrides ?? {}]]} />}</Part>

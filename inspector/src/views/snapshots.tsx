@@ -4,8 +4,9 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { api, good, type Message, type Snapshot } from "../api.ts";
 import { lineOf } from "../content.ts";
-import { count, plural, time } from "../format.ts";
-import { nameById, nameOf, shortId, useTitle } from "../names.ts";
+import { count, plural, range } from "../format.ts";
+import { LongText } from "../markdown.tsx";
+import { learn, nameById, nameOf, shortId, useTitle } from "../names.ts";
 import { place, setQuery, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
 import { changes, tell } from "../state.ts";
@@ -17,12 +18,19 @@ export function Snapshots(): JSX.Element {
   useTitle("Snapshots");
   const conversation = place.value.query.get("conversation") ?? "";
   const named = useResource(() => good(api.GET("/v1/conversations", { params: { query: { limit: 200 } } })), ["names"]);
+  const agents = useResource(() => good(api.GET("/v1/agents", { params: { query: { limit: 1000 } } })), ["agents"]);
   named.data?.data.forEach(nameOf);
+  agents.data?.data.forEach((agent) => learn(agent.agent_id, agent.name));
+  const choices = named.data?.data.map((item) => item.conversation_id) ?? [];
   return (
     <section class="page">
       <div class="title"><h1>Snapshots</h1><Curl path="/v1/snapshots" /></div>
       <form class="filters" onSubmit={(event) => event.preventDefault()}>
-        <Field label="Conversation"><input value={conversation} placeholder="any" onChange={(event) => setQuery({ conversation: event.currentTarget.value })} /></Field>
+        <Field label="Conversation"><select value={conversation} onChange={(event) => setQuery({ conversation: event.currentTarget.value })}>
+          <option value="">All conversations</option>
+          {conversation && !choices.includes(conversation) && <option value={conversation}>{nameById(conversation)}</option>}
+          {choices.map((id) => <option key={id} value={id}>{nameById(id)}</option>)}
+        </select></Field>
       </form>
       <SnapshotList conversation={conversation} />
     </section>
@@ -60,12 +68,16 @@ async function download(id: string): Promise<void> {
 function Card({ item }: { item: Snapshot }): JSX.Element {
   const path = { snapshot_id: item.snapshot_id };
   const [open, setOpen] = useState(false);
+  const [first = ""] = item.conversation_ids;
+  const name = item.description ?? (item.agent_id && item.conversation_ids.length !== 1 ? `All windows of ${nameById(item.agent_id)}` : first ? `Window of ${nameById(first)}` : "An empty window");
+  const about = item.summary === "(summary generation failed)" ? <p class="warn">There is no description: the model that writes it failed.</p> : <LongText text={item.summary} />;
   return (
     <article class="card">
       <div class="title">
-        <h2>{item.description ?? (item.conversation_ids.length > 1 ? "All windows of an agent" : "Window of a conversation")} <Copy text={item.snapshot_id} label="Copy id" shown={shortId(item.snapshot_id)} /></h2>
+        <h2>{name} <Copy text={item.snapshot_id} label="Copy id" shown={shortId(item.snapshot_id)} /></h2>
         <span class="buttons">
-          <Action name="Restore" primary title="Restore this snapshot" explain="Its messages come back into the active windows of their conversations. Nothing is deleted."
+          <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide" : "Show"} its {plural(item.message_count, "message")}</button>
+          <Action name="Restore" title="Restore this snapshot" explain="Its messages come back into the active windows of their conversations. Nothing is deleted."
             run={async () => { const done = await good(api.POST("/v1/snapshots/{snapshot_id}/restore", { params: { path }, body: {} })); changes.value += 1; return `${plural(done.restored, "message")} restored, ${done.skipped} were active.`; }} />
           <button type="button" onClick={() => void download(item.snapshot_id)}>Download</button>
           <Curl path={`/v1/snapshots/${item.snapshot_id}`} />
@@ -73,14 +85,11 @@ function Card({ item }: { item: Snapshot }): JSX.Element {
       </div>
       <dl class="facts">
         <Fact name="Saved"><When iso={item.created_at} /></Fact>
-        <Fact name="Messages">{count(item.message_count)}</Fact>
-        <Fact name="From">{time(item.window_start)}</Fact>
-        <Fact name="To">{time(item.window_end)}</Fact>
+        <Fact name="Window">{range(item.window_start, item.window_end)}</Fact>
         <Fact name="Models">{[...new Set(item.models.map((each) => each.model))].join(", ") || "–"}</Fact>
         <Fact name={item.conversation_ids.length === 1 ? "Conversation" : `${item.conversation_ids.length} conversations`}>{item.conversation_ids.slice(0, 6).map((id, index) => <span key={id}>{index > 0 && ", "}<a href={toConversation(id)} title={id}>{nameById(id)}</a></span>)}{item.conversation_ids.length > 6 && " …"}</Fact>
       </dl>
-      <p class="pre">{item.summary}</p>
-      <p><button type="button" class="plain" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide" : "Show"} its messages</button></p>
+      {about}
       {open && <Contents id={item.snapshot_id} />}
     </article>
   );

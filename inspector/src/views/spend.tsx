@@ -10,6 +10,10 @@ import { Curl, Empty, Failed, Fact, Field, Loading } from "../ui.tsx";
 
 type Row = Schemas["UsageRow"];
 
+/** The colours of the models, the most expensive first; further ones share the last. */
+const COLOURS = ["history", "tools", "summary", "skills", "system", "other"];
+const colourOf = (place: number): string => COLOURS[Math.min(place, COLOURS.length - 1)] ?? "other";
+
 const DAY_MS = 86_400_000;
 const RANGES = [7, 30, 90, 366];
 const dayOf = (before: number): string => new Date(Date.now() - before * DAY_MS).toISOString().slice(0, 10);
@@ -66,14 +70,14 @@ function Figures({ usage, days }: { usage: Schemas["UsageTotalsAnswer"]; days: n
           <Fact name="Read from the cache">{sent ? percent((100 * totals.reported.cache_read_tokens) / sent) : "–"}</Fact>
           <Fact name="Saved against the whole log">{compact(totals.saved_tokens)} tokens{totals.saved_usd !== null && ` · ${usd(totals.saved_usd)}`}</Fact>
         </dl>
-        <Days rows={data} days={days} />
+        <Days byModel={byModel} days={days} />
       </section>
       <section class="card" aria-label="By model">
-        <h2>By model</h2>
+        <div class="title"><h2>By model</h2><a href={link(["conversations"], { sort: "cost" })}>the most expensive conversations</a></div>
         <div class="scroll" tabIndex={0} role="region" aria-label="Table of models"><table class="list">
-          <thead><tr><th scope="col">Model</th><th scope="col" class="num">Cost</th><th scope="col" class="num">Share</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Cached</th><th scope="col" class="num c1">Output</th><th scope="col" class="num c1">Saved</th></tr></thead>
-          <tbody>{byModel.map(({ model, rows, cost }) => (
-            <tr key={model}><th scope="row">{model}</th><td class="num">{usd(rows.every((row) => row.cost_usd === null) ? null : cost)}</td><td class="num">{totals.cost_usd ? percent((100 * cost) / totals.cost_usd) : "–"}</td><td class="num">{sum(rows, (row) => row.reported.calls)}</td>
+          <thead><tr><th scope="col">Model</th><th scope="col" class="num">Cost</th><th scope="col" class="num">Share</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Cached</th><th scope="col" class="num c1">Tokens out</th><th scope="col" class="num c1">Tokens saved</th></tr></thead>
+          <tbody>{byModel.map(({ model, rows, cost }, place) => (
+            <tr key={model}><th scope="row"><i class={`swatch ${colourOf(place)}`} />{model}</th><td class="num">{usd(rows.every((row) => row.cost_usd === null) ? null : cost)}</td><td class="num">{totals.cost_usd ? percent((100 * cost) / totals.cost_usd) : "–"}</td><td class="num">{sum(rows, (row) => row.reported.calls)}</td>
               <td class="num">{percent((100 * sum(rows, (row) => row.reported.cache_read_tokens)) / Math.max(1, sum(rows, sentOf)))}</td><td class="num c1">{compact(sum(rows, (row) => row.reported.output_tokens))}</td><td class="num c1">{compact(sum(rows, (row) => row.saved_tokens))}</td></tr>
           ))}</tbody></table></div>
       </section>
@@ -82,16 +86,21 @@ function Figures({ usage, days }: { usage: Schemas["UsageTotalsAnswer"]; days: n
   );
 }
 
-function Days({ rows, days }: { rows: Row[]; days: number }): JSX.Element {
+function Days({ byModel, days }: { byModel: { model: string; rows: Row[] }[]; days: number }): JSX.Element {
   const costs = Array.from({ length: days }, (_, index) => {
     const day = dayOf(days - 1 - index);
-    return { day, cost: sum(rows.filter((row) => row.day === day), (row) => row.cost_usd ?? 0) };
+    const parts = byModel.map(({ model, rows }) => ({ model, cost: sum(rows.filter((row) => row.day === day), (row) => row.cost_usd ?? 0) }));
+    return { day, parts, cost: parts.reduce((total, part) => total + part.cost, 0) };
   });
   const most = Math.max(...costs.map(({ cost }) => cost), 1e-9);
   return (
     <div class="days" role="img" aria-label={`Cost of each of ${plural(days, "day")}, at most ${usd(most)}`}>
       <span class="most">{usd(most)}</span>
-      <div>{costs.map(({ day, cost }) => <i key={day} title={`${day}: ${usd(cost)}`}><b style={{ height: `${(100 * cost) / most}%` }} /></i>)}</div>
+      <div>{costs.map(({ day, cost, parts }) => (
+        <i key={day} title={[`${day}: ${usd(cost)}`, ...parts.filter((part) => part.cost > 0).map((part) => `${part.model} ${usd(part.cost)}`)].join("\n")}>
+          {parts.map((part, place) => part.cost > 0 && <b key={part.model} class={`region ${colourOf(place)}`} style={{ height: `${(100 * part.cost) / most}%` }} />)}
+        </i>
+      ))}</div>
       <p><span>{costs[0]?.day}</span><span>US dollars a day (UTC)</span><span>{costs.at(-1)?.day}</span></p>
     </div>
   );

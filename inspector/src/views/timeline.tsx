@@ -68,7 +68,7 @@ function Calls({ id, history: { calls, epochs } }: { id: string; history: Histor
               <td class="num cached" title={call ? `${count(call.cached)} tokens` : undefined}>{call ? percent((100 * call.cached) / Math.max(1, call.sent)) : "–"}</td>
               <td class="num c1">{call ? count(call.output) : "–"}</td>
               <td class="num c1">{usd(call?.cost)}</td>
-              <td><Prefix id={id} epoch={epoch} />{call && <Said said={call.said} />}</td>
+              <td><Prefix id={id} epoch={epoch} call={call} />{call && <Said said={call.said} />}</td>
             </tr>
           ))}</tbody></table></div>
       )}
@@ -77,8 +77,9 @@ function Calls({ id, history: { calls, epochs } }: { id: string; history: Histor
   );
 }
 
-/** Why the cached prefix ended before a call, where it did. */
-function Prefix({ id, epoch }: { id: string; epoch: Epoch | null }): JSX.Element {
+/** Why the cached prefix ended before a call, where it did; and what the call says of changed settings. */
+function Prefix({ id, epoch, call }: { id: string; epoch: Epoch | null; call: Call | null }): JSX.Element {
+  if (!epoch && call?.changed.length) return <span title="An item of the payload says it; the prefix stays as it was."><Badge kind="ok">{plural(call.changed.length, "change")} of sections or tools</Badge> {call.build && <a href={toConversation(id, "compare", { b: call.build })}>what changed</a>}</span>;
   if (!epoch) return <span class="muted">extends</span>;
   if (!epoch.cache_break_reason) return <span class="muted">first of {epoch.model}</span>;
   return <><Badge kind="due">{reasonText(epoch.cache_break_reason)}</Badge> <a href={toConversation(id, "compare", { b: firstBuild(epoch) })}>what changed</a></>;

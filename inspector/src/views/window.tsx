@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
-import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type ShownMessage } from "../api.ts";
+import { api, at, type Conversation, type Epoch, FORMATS, type Format, good, type Message, type Preview, type Schemas, type ShownMessage } from "../api.ts";
 import { lineOf, partsOf, toolNames } from "../content.ts";
 import { compact, count, percent, plural, reasonText, time, words } from "../format.ts";
 import { readRange } from "../log.ts";
@@ -19,12 +19,9 @@ const PARTS: Record<string, string> = { system: "system", skills: "system", tool
 const CALL_BEFORE = 20;
 const WINDOWS = [4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 1_000_000];
 
-interface Shown {
-  conversation: Conversation;
-  epochs: Resource<{ data: Epoch[] }>;
-}
+type Shown = { conversation: Conversation; epochs: Resource<{ data: Epoch[] }>; agent: Schemas["ShownAgent"] | null | undefined };
 
-export function Window({ conversation, epochs }: Shown): JSX.Element {
+export function Window({ conversation, epochs, agent }: Shown): JSX.Element {
   const id = conversation.conversation_id;
   const query = place.value.query;
   const [choosing, setChoosing] = useState(false);
@@ -44,6 +41,9 @@ export function Window({ conversation, epochs }: Shown): JSX.Element {
     ["preview", id, search, Boolean(epochs.data ?? epochs.error)],
   );
   const shown = preview.data;
+  // A build whose payload cannot fit is refused with the budget that it would need.
+  const refused = (preview.error?.problem as { budget?: Schemas["ContextBudget"] } | undefined)?.budget;
+  const epoch = epochs.data?.data.find((each) => each.format === format && each.model === (model || conversation.effective_model));
   return (
     <div class="window">
       <form class="filters" aria-label="Build to preview" onSubmit={(event) => event.preventDefault()}>
@@ -62,13 +62,14 @@ export function Window({ conversation, epochs }: Shown): JSX.Element {
       {preview.error ? (
         <>
           <Failed error={preview.error} retry={preview.reload} />
+          {refused && <section class="card" aria-label="Budget"><h2>What does not fit</h2><Legend id={id} budget={refused} /><p class="hint">A larger context window above shows the messages.</p></section>}
           {preview.error.problem?.errors.some((error) => error.pointer === "/model") && <p class="hint">Choose a model above.</p>}
         </>
       ) : !shown ? <Loading what="the window" /> : (
         <>
-          <Regions id={id} preview={shown} first={!epochs.data?.data.some((epoch) => epoch.format === format && epoch.model === (model || conversation.effective_model))} />
+          <Regions id={id} preview={shown} first={!epoch} />
           <Cells conversation={conversation} preview={shown} />
-          <ConversationSettings conversation={conversation} />
+          <ConversationSettings conversation={conversation} agent={agent} epoch={epoch} />
         </>
       )}
     </div>
@@ -99,6 +100,7 @@ function Regions({ id, preview, first }: { id: string; preview: Preview; first: 
         {deferred > 0 && <Fact name="Deferred tools">{deferred}</Fact>}
         {preview.tail.length > 0 && <Fact name="Tail">{plural(preview.tail.length, "item")}</Fact>}
       </dl>
+      {preview.pressure === "blocked" && !isReduced && <p class="failed"><strong>The window is full</strong>: the next build compacts before it answers, or is refused.</p>}
       {isReduced && <p class="warn">To fit, this payload is reduced without a model: {preview.degraded.map(reasonText).join(", ")}. {reading?.budget && reading.budget.tokens_used > preview.diagnostics.budget.effective_window && `Before that it takes ${count(reading.budget.tokens_used)} tokens. `}A build compacts first where its policy allows that.</p>}
       <div class="budget">
         <div class="regions" role="img" aria-label={`${regions.map((region) => `${region.name} ${region.tokens}`).join(", ")}, free ${budget.remaining_tokens}, kept for the answer ${budget.max_output_tokens} tokens`}>
@@ -114,15 +116,23 @@ function Regions({ id, preview, first }: { id: string; preview: Preview; first: 
           ))}
         </div>
       </div>
-      <table class="legend">
-        <caption class="sr">Tokens by region</caption>
-        <tbody>
-          {[...regions, { name: "Free", kind: "free", tokens: budget.remaining_tokens }, { name: "Kept for the answer", kind: "output", tokens: budget.max_output_tokens }].map((region) => (
-            <tr key={region.kind}><th scope="row"><i class={`swatch ${region.kind}`} aria-hidden="true" />{region.kind in PARTS ? <a href={toConversation(id, "window", { ...Object.fromEntries(place.value.query), open: PARTS[region.kind] })}>{region.name}</a> : region.name}</th><td class="num">{count(region.tokens)}</td><td class="num muted">{region.kind !== "output" && percent((100 * region.tokens) / budget.effective_window)}</td></tr>
-          ))}
-        </tbody>
-      </table>
+      <Legend id={id} budget={budget} />
     </section>
+  );
+}
+
+/** The tokens of each region, and what is left. */
+function Legend({ id, budget }: { id: string; budget: Schemas["ContextBudget"] }): JSX.Element {
+  const rest = [{ name: "Free", kind: "free", tokens: Math.max(0, budget.remaining_tokens) }, { name: "Kept for the answer", kind: "output", tokens: budget.max_output_tokens }];
+  return (
+    <table class="legend">
+      <caption class="sr">Tokens by region</caption>
+      <tbody>
+        {[...regionsOf(budget).filter(({ kind, tokens }) => tokens > 0 || (kind in PARTS && kind !== "skills")), ...rest].map((region) => (
+          <tr key={region.kind}><th scope="row"><i class={`swatch ${region.kind}`} aria-hidden="true" />{region.kind in PARTS ? <a href={toConversation(id, "window", { ...Object.fromEntries(place.value.query), open: PARTS[region.kind] })}>{region.name}</a> : region.name}</th><td class="num">{count(region.tokens)}</td><td class="num muted">{region.kind !== "output" && percent((100 * region.tokens) / budget.effective_window)}</td></tr>
+        ))}
+      </tbody>
+    </table>
   );
 }
 
@@ -239,7 +249,7 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
             <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={peeked.state}>{peeked.state}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kind} · `}{plural(peeked.token_count, "token")}{text && ` · turn ${text.turn} · ${time(text.created_at)}`}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
             <p class="text">{text ? lineOf(text, 700) : "…"}</p>
           </>
-        ) : <p class="muted">Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</p>}
+        ) : <p class="muted">{largest && <>The largest is <a href={toConversation(id, "messages", { seq: String(largest.seq) })}>message {largest.seq}</a> with {plural(largest.token_count, "token")}. </>}Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</p>}
       </div>
     </section>
   );
