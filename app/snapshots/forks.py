@@ -210,7 +210,7 @@ class ForkService:
     async def _receipt_to_copy(
         self, session: Repositories, source: Conversation, through_seq: int
     ) -> Receipt | None:
-        """Return the newest compaction that covers no message after a seq (rule 3).
+        """Return the newest receipt that covers no message after a seq (rule 3).
 
         Without an active one there is none, unless the fork restores the whole log.
         """

@@ -1,8 +1,8 @@
 """Restores of snapshots: spans that rejoin their active window, and copies in other conversations
 [snapshots.restore-new-epoch].
 
-1. A restore into the source conversation appends nothing: messages outside the window rejoin it
-   [snapshots.restore-source]. Messages in the window are skipped, so that a second restore changes
+1. A restore into the source conversation appends nothing: messages outside the active window rejoin
+   it [snapshots.restore-source]. Messages in it are skipped, so that a second restore changes
    nothing.
 2. Elsewhere a message is appended as a copy with an id derived from its source. A copy that the log
    has already rejoins the window or is skipped, so that an interrupted restore can be repeated.

@@ -64,7 +64,7 @@ all of them. Plain sentences without headings or lists, in the language of the c
 SUMMARY_TOKENS = 400
 """The output limit, enough for four sentences in any language."""
 MIN_SUMMARY_CHARS = 2_000
-"""A summary of this length is accepted for windows of any length."""
+"""A summary of this length is accepted for any number of messages."""
 LAST_MESSAGES = 400
 MAX_TEXT_CHARS = 800
 """Characters of each text of a message that the model reads."""
