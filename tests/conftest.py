@@ -82,11 +82,12 @@ _names = count(1)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give a session of root a temporary folder of its own.
+    """Give a session of root a temporary folder of its own, and let LiteLLM download nothing.
 
     There PostgreSQL runs as another user. The next session of pytest to start takes the access of
     others to the folder that sessions share away, and with it the running server's files.
     """
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     is_worker = hasattr(config, "workerinput")
     if os.geteuid() == 0 and config.option.basetemp is None and not is_worker:
         config.option.basetemp = mkdtemp(prefix="context-tests-")
@@ -144,7 +145,6 @@ def pytest_collection() -> Generator[None, Any, Any]:
     """Keep what is imported and collected, which stays to the end, out of garbage collections."""
     gc.disable()
     collected = yield
-    gc.collect()
     gc.freeze()
     gc.enable()
     gc.set_threshold(10_000, 10, 10)  # as the service does
