@@ -1,7 +1,8 @@
 """The state of the work, read from calls and their results alone. [summary.state-from-calls]
 
 1. A command is known by its runner: with other flags, paths or pipes it is the same command. Its
-   last outcome is kept, so that a later success ends a failure.
+   last outcome is kept, so that a later success ends a failure. The text of a here-document is no
+   command, and of a long quoted text the beginning is shown.
 2. Commands and tools that only look leave no outcome; of the others those that write are kept the
    longest.
 3. Every entry is in the order of its last mention.
@@ -24,9 +25,8 @@ from app.compaction.summaries.summary_text import ASKED, GAVE, ON_ONE_LINE, Sect
 from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
-MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN = 60, 8, 2, 3
+MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN, MAX_OF_OTHERS, MAX_SHORT_LINES = 60, 8, 2, 3, 100, 3
 MAX_ENTRIES = {Section.EDITED: 150, Section.READ: 150, Section.FAILED: 4, Section.TODO: 60}
-MAX_OF_OTHERS, MAX_SHORT_LINES = 100, 3
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 240, 200, 60
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
@@ -139,11 +139,21 @@ _LOOKS, _HAS_VERBS, _WRAPS, _SCRIPTED, _QUERIES = (
 )
 _PROGRAM = re.compile(r"^[A-Za-z][\w.+-]{0,40}$")
 _VERB = re.compile(r"^[a-z][a-z:_-]{1,24}$")
+_DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?(\w+)['\"]?([^\n]*)")
+_LONG = re.compile(r"(\"|')((?:(?!\1).){18})(?:(?!\1).){20,}\1", re.DOTALL)
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _SPLIT = re.compile(r"&&|\|\||[;\n]")
 _CMDLET = re.compile(r"(?:Get|Select|Where|ForEach|Measure|Sort|Format|Out|Write)-\w+$")
 _ASSIGNS = re.compile(r"^\w+=|^-|^\d+$")
 _MOVES = re.compile(r"^(?:\s*#[^\n]*\n)?(?:\s*cd\s+[^\s;&]+\s*(?:&&|;)\s*)+|^\s*#[^\n]*\n")
+
+
+def _without_documents(command: str) -> str:
+    """Return a command without the texts of its here-documents."""
+    while (begun := _DOCUMENT.search(command)) and f"\n{begun[1]}" in command[begun.end() :]:
+        end = command.index(f"\n{begun[1]}", begun.end()) + len(begun[1]) + 1
+        command = f"{command[: begun.start()]}{begun[2]} {command[end:]}"
+    return command
 
 
 def _words_of(pipe: str) -> list[str]:
@@ -195,14 +205,12 @@ def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
 
 def _short_result(text: str) -> str:
     """Return the first values of JSON, or the first line of a text."""
-    if text.strip() in FORMS["nothing"]:
-        return "nothing"
     if text.lstrip()[:1] in ("{", "[") and (
         found := _object(f'{{"":{text[:MAX_ARGUMENT_CHARS]}}}')
     ):
         given = found[""] if isinstance(found[""], Mapping) else found
         plain = {key: each for key, each in given.items() if not is_code(str(each)[:200])}
-        return _values(plain, MAX_RESULT_CHARS).removeprefix("=")
+        return _values(plain, MAX_RESULT_CHARS).removeprefix("=") if found[""] else "nothing"
     line = one_line(next(iter(text.strip().splitlines()), ""), MAX_RESULT_CHARS)
     return "" if line.startswith(("meta=", "[", "{")) or is_code(line) else line
 
@@ -296,7 +304,6 @@ class WorkState:
             found = [name for name, outcome in self.entries[section].items() if outcome in named]
             if found and "<status>running<" not in text[:1000]:
                 told = "\n".join(_ANSWERED.findall(text) or _REPORT.findall(text)) or text
-                told = told.replace("exit_code>", "exit code ")
                 if section is Section.COMMANDS:
                     self.add_command(found[-1], told, "<status>failed<" in text[:1000])
                 else:
@@ -307,6 +314,7 @@ class WorkState:
 
     def add_command(self, command: str, result: str, is_error: bool = False) -> None:
         """Read a command with its output (rules 1 and 2)."""
+        command = _without_documents(command).replace(GAVE, " ")
         removed = " ".join(_REMOVED.findall(command[:2048])).split()
         gone = tuple(f"/{path.removeprefix('./')}" for path in removed)
         for section in (Section.EDITED, Section.READ):
@@ -322,7 +330,7 @@ class WorkState:
         self._forget(Section.COMMANDS, lambda line: next(runners_of(line), "") == runners[0])
         ended = set(() if outcome.startswith(RUNS) else runners[:1] if has_failed else runners)
         self._forget(Section.FAILED, lambda line: not ended.isdisjoint(runners_of(line)))
-        short = one_line(_MOVES.sub("", command[:2048]), 100).replace(GAVE, " ")
+        short = one_line(_LONG.sub(r"\1\2…\1", _MOVES.sub("", command[:2048])), 100)
         self._put(Section.FAILED if has_failed else Section.COMMANDS, short, outcome)
 
     def _add_other(
@@ -380,10 +388,6 @@ class WorkState:
         self._shorten_paths()
         calls = (f"{call.name} {one_line(call.arguments, 160)}" for call in self.pending.values())
         known = self.entries
-        for section in (Section.DONE, Section.LOOKED):  # what several calls return says nothing
-            times = Counter(known[section].values())
-            same = {outcome for outcome, found in times.items() if found > 1 and " " in outcome}
-            known[section] = {a: "" if b in same else b for a, b in known[section].items()}
         found = {a: [GAVE.join(filter(None, b)) for b in each.items()] for a, each in known.items()}
         found[Section.TODO] = list(known[Section.TODO].values())
         opened = dict.fromkeys((*known[Section.OPEN], *calls))

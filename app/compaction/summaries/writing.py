@@ -165,8 +165,7 @@ class Writer:
         for section, texts in self.items.items():
             self.chosen[section] = dict(enumerate(texts))
         self._leave_out_repeated()
-        text = self.text()
-        if len(text) <= 8 * self.limit and self.count(text) <= self.limit:
+        if len(text := self.text()) <= 8 * self.limit and self.count(text) <= self.limit:
             return
         self.chosen = {section: {} for section in self.items}
         ranks = [rank for rank in self._ranks() if rank.section in self.items]
@@ -244,8 +243,9 @@ class Writer:
 
     def _sections(self, items: dict[Section, dict[int, str]]) -> list[str]:
         chosen = ((at, sorted(items[at].items())) for at in Section if items.get(at))
-        root = self.digest.work.root
-        return [section_text(at, [text for _, text in each], root) for at, each in chosen]
+        return [
+            section_text(at, [t for _, t in each], self.digest.work.root) for at, each in chosen
+        ]
 
     def unlisted(self) -> str:
         """Return the items that have no room as the text of a summary, newest first (rule 4)."""
