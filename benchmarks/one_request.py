@@ -167,7 +167,7 @@ async def _measure(
 
 async def _indexed(url: str) -> None:
     connection = await asyncpg.connect(url)
-    while await connection.fetchval("SELECT count(unindexed_at) FROM heads"):
+    while await connection.fetchval("SELECT count(unindexed_at) FROM states"):
         await asyncio.sleep(1)
     await connection.close()
 
