@@ -15,7 +15,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, dropwhile, takewhile
+from itertools import accumulate, chain, dropwhile, takewhile
 from typing import Any
 
 from app.common import json_text
@@ -223,7 +223,8 @@ def _values(values: Mapping[str, Any], max_chars: int) -> str:
             for key, each in value.items():
                 yield from named(each, f"{name}.{key}" if name else key)
         elif isinstance(value, list) and len(value) != 1:
-            firsts = (next(iter(e.values()), "") if isinstance(e, Mapping) else e for e in value)
+            items = chain.from_iterable(e if isinstance(e, list) else [e] for e in value)
+            firsts = (next(iter(e.values()), "") if isinstance(e, Mapping) else e for e in items)
             yield from named("; ".join(map(str, firsts)), name)
         elif isinstance(value, list):
             yield from named(value[0], name)
@@ -307,7 +308,7 @@ class WorkState:
                 if section is Section.COMMANDS:
                     self.add_command(found[-1], told, "<status>failed<" in text[:1000])
                 else:
-                    self._put(section, found[-1], one_line(told, MAX_LINE_CHARS))
+                    self._put(section, found[-1], one_line(told, 3 * MAX_LINE_CHARS))
             if found:
                 return True
         return False
@@ -390,8 +391,7 @@ class WorkState:
         known = self.entries
         found = {a: [GAVE.join(filter(None, b)) for b in each.items()] for a, each in known.items()}
         found[Section.TODO] = list(known[Section.TODO].values())
-        opened = dict.fromkeys((*known[Section.OPEN], *calls))
-        found[Section.OPEN] = list(opened)[-MAX_OPEN:]
+        found[Section.OPEN] = list(dict.fromkeys((*known[Section.OPEN], *calls)))[-MAX_OPEN:]
         return found
 
     def _shorten_paths(self) -> None:
