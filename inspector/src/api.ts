@@ -51,11 +51,7 @@ export class Refused extends Error {
   }
 }
 
-interface Answer<Data> {
-  data?: Data;
-  error?: unknown;
-  response: Response;
-}
+type Answer<Data> = { data?: Data; error?: unknown; response: Response };
 
 /** Return the data of an answer; throws Refused. */
 export async function good<Data>(asked: Promise<Answer<Data>>): Promise<Data> {

@@ -2,7 +2,7 @@
 
 import { useEffect } from "preact/hooks";
 import type { ConversationItem, Receipt } from "./api.ts";
-import { reasonText, words } from "./format.ts";
+import { count, reasonText, words } from "./format.ts";
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 /** Keys of the metadata that hold a title, the first that is there wins. */
@@ -62,11 +62,14 @@ export function problemsOf({ usage }: ConversationItem): Problem[] {
   ];
 }
 
+/** Sections of what can be looked up again, which are no loss. */
+const FOUND_AGAIN = new Set(["Files read", "Looked up", "Stored output", "Values"]);
+
 /** Says that a summary has no room for most of what it should keep; null where it has. */
 export function starved(receipt: Receipt): string | null {
-  const sections = (receipt.made.length ? receipt.made : receipt.summaries).flatMap((summary) => summary.sections);
+  const sections = (receipt.made.length ? receipt.made : receipt.summaries).flatMap((summary) => summary.sections).filter(({ section }) => !FOUND_AGAIN.has(section));
   const sum = (name: "found" | "kept" | "superseded"): number => sections.reduce((total, section) => total + section[name], 0);
   const wanted = sum("found") - sum("superseded");
   if (receipt.status !== "active" || wanted < 6 || sum("kept") * 3 > wanted) return null;
-  return `The summary is starved: its ${receipt.summary_tokens} tokens have room for ${sum("kept")} of ${wanted} statements (${words(receipt.trigger)}).`;
+  return `The summary is starved: its ${count(receipt.summary_tokens)} tokens have room for ${sum("kept")} of ${wanted} statements (${words(receipt.trigger)}).`;
 }

@@ -2,10 +2,7 @@
 
 import { signal } from "@preact/signals";
 
-export interface Place {
-  parts: string[];
-  query: URLSearchParams;
-}
+export type Place = { parts: string[]; query: URLSearchParams };
 
 function read(): Place {
   const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?");
