@@ -65,7 +65,7 @@ class MadeSummary(ResponseSchema):
 @answer()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownReceipt(CompactionFacts):
-    """The immutable record of one compaction; tokens are of the whole payload."""
+    """The record of one compaction; tokens are of the whole payload."""
 
     compaction_id: str
     """Its id."""

@@ -307,8 +307,9 @@ class MeasuredPayload(Payload):
     """What the payload lacks in order to fit, or what could not be done, in order.
     To fit: `tool_results_cleared`, `all_tool_results_cleared`, `repeated_results_cleared`,
     `messages_shortened`, `media_left_out`, `emergency_cut` (the oldest turns are left out),
-    `extractive_summary`, `preserved_ranges_summarised`, `reasoning_dropped`, `tool_deferral`,
-    `tail_left_out`. Not done: `compaction_pending`, `summariser_unavailable`,
+    `extractive_summary`, `preserved_ranges_summarised`, `reasoning_dropped`,
+    `tail_left_out`. Not done: `tool_deferral` (the last uses could not be read),
+    `compaction_pending`, `summariser_unavailable`,
     `provider_compaction_unavailable`, `summary_role_user`, `cache_breakpoints`.
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
     `context_window_assumed:` with a model: the registry has no model of this name, and the window

@@ -76,7 +76,7 @@ DEGRADED_ONE_BUILD = (
     SUMMARY_AS_USER,
     NO_PROVIDER_COMPACTION,
 )
-"""Values of `degraded` that describe one build. The others describe its view."""
+"""Values of `degraded` that a view does not keep for the next build."""
 
 
 # --- rendered histories ---------------------------------------------------------------------------

@@ -31,7 +31,7 @@ MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID, MAX_STEPS = 100, 200
 MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
-"""An answer of the assistant without calls that is no longer only takes note."""
+"""An answer of the assistant without calls only takes note if it has at most so many characters."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS = 80, 300
 LONG_MESSAGE_CHARS, MAX_TYPED_CHARS = 2_000, 800
 """After a command a message that is longer than the second is the prompt that it stands for."""

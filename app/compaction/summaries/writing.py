@@ -41,9 +41,9 @@ MIN_SOURCE_TOKENS = 128
 SOURCE_SHARE = 0.5
 """The share of its source that a summary may take."""
 MIN_CUT_TOKENS, BRIEF_TOKENS = 24, 80
-"""The least, beside a share, and of what is older the most tokens of a shortened text at first."""
+"""The least tokens of a shortened text; at first, the most of one that is older."""
 MIN_ITEM_TOKENS, MAX_STATING_CHARS = 3, 300
-"""A longer message of a user than the second asks for more than it states."""
+"""A message of a user with more characters asks for more than it states."""
 MAX_CLOSING_SHARE = 0.06
 _STATEMENTS = frozenset({Section.STATED, Section.VALUES})
 _TEXTS = frozenset({Section.REQUESTS, Section.SAID, Section.STEPS, Section.EARLIER})

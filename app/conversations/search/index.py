@@ -4,9 +4,10 @@
    of a lexeme are the messages that have it, from 1 on. `sizes` are their numbers of lexemes.
 2. Rows have no gaps. So the last one tells how far the index reaches; it is written again until its
    block is full.
-3. The worker alone writes it, INDEX_AFTER_SECONDS after an append has noted the time in the state.
+3. The worker alone adds to it, INDEX_AFTER_SECONDS after an append has noted the time in the state.
    A search in one conversation reads the messages after it from the log, up to LATER_BLOCKS blocks.
-4. The lock of the state orders indexing with redactions and deletions, and lets appends pass.
+4. Forks copy rows, and redactions change them. The lock of the state orders indexing with
+   redactions and deletions, and lets appends pass.
 """
 
 from __future__ import annotations

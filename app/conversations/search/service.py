@@ -1,8 +1,8 @@
 """Search in a transcript and in several conversations, and `recall`.
 
-1. A search reads the rows of its conversations by their keys, and writes nothing. There is no index
-   of all words: to compare a row costs microseconds, and PostgreSQL returns the text of those that
-   match.
+1. A search reads the rows of its conversations by their keys, and writes nothing. No index leads
+   from a word to rows: to compare a row costs microseconds, and PostgreSQL returns the text of
+   those that match.
 2. In one conversation also the messages after its index are searched, as far as
    `index.later_blocks` reads; the answer tells the last seq where there are more.
 3. Of several conversations the newest is searched first, and each from its newest message. A page
