@@ -255,7 +255,7 @@ class Server:
             await connection.execute(OTHERS)
             await connection.execute(EMPTIED)
             return bool(await connection.fetchval(SCHEMA) == self._schema)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             return False
 
     async def _disconnect(self, name: str) -> None:

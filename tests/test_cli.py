@@ -126,14 +126,14 @@ def test_keys_are_made_listed_and_revoked(new_dir: Path) -> None:
         assert status(port, "/v1/agents", other) == 200
         stop(process)
     assert not (new_dir / "postgres" / "postmaster.pid").exists()
+    listed = invoke("keys", "list", *here).stdout.splitlines()
+    rows = [line.split() for line in listed[1:]]
+    assert [[*row[:4], row[-1]] for row in rows] == [
+        [key_id, "acme", "ci", "usable", "full"],
+        [other.split("_")[1], "other", "-", "usable", "full"],
+    ]
+    assert key.split("_", 2)[2] not in "\n".join(listed)
     with running(new_dir):  # which each command would start
-        listed = invoke("keys", "list", *here).stdout.splitlines()
-        rows = [line.split() for line in listed[1:]]
-        assert [[*row[:4], row[-1]] for row in rows] == [
-            [key_id, "acme", "ci", "usable", "full"],
-            [other.split("_")[1], "other", "-", "usable", "full"],
-        ]
-        assert key.split("_", 2)[2] not in "\n".join(listed)
         revoked = invoke("keys", "revoke", key_id, *here)
         assert revoked.stdout == f"Revoked {key_id} of tenant acme.\n"
         again = invoke("keys", "revoke", key_id, *here)

@@ -44,7 +44,7 @@ OLD = re.compile(
     re.VERBOSE,
 )
 """Forms of references to documents that are not in the repository."""
-FOREIGN = re.compile(r"context_|histogram_|a?sync\w*_|autovacuum_|max_wal_size|litellm_|extra_")
+FOREIGN = re.compile(r"context_|histogram_|a?sync\w*_|autovacuum_|max_wal_|litellm_|extra_body")
 """Names of metrics, and of PostgreSQL, Prometheus, LiteLLM, SDKs and generated clients."""
 
 

@@ -239,10 +239,12 @@ class Digest:
         last = self.said.get(ended, "") if ASKED in text else ""
         if last.endswith(sentences.QUESTION) and len(sentences.pieces(last)) == 1:
             del self.said[ended]  # the request has it
-        if begun and not ended and text.startswith(self.requests[begun].partition(ASKED)[0]):
-            del self.requests[begun]  # it was sent once more
+        old, typed = self.requests.get(begun, "").partition(ASKED)[0], text.partition(ASKED)[0]
+        is_again = typed == old or (len(old) > SHORT_ANSWER_CHARS and typed.startswith(old))
+        if begun and not ended and is_again:
+            del self.requests[begun]
         self.requests[number] = _bounded(text)
-        self._state_all(text.partition(ASKED)[0], request=number)
+        self._state_all(typed, request=number)
 
     def _state_all(
         self, text: str, *, request: int = 0, is_step: bool = False, replaces: bool = True

@@ -121,11 +121,9 @@ async def messages_of(
 
 
 def _searched_from(row: Any) -> SearchedMessage:
-    tool_name = None
-    if row["call_ids"] is not None:
-        calls = named_calls(row["calling_ids"], row["calling_names"])
-        tool_name = calls.get(json_text.loads(row["call_ids"])[0])
-    return SearchedMessage(stored_message_from(row), row["said_at"], tool_name)
+    calls = named_calls(row["calling_ids"], row["calling_names"])
+    call_ids = json_text.loads(row["call_ids"] or "[null]")
+    return SearchedMessage(stored_message_from(row), row["said_at"], calls.get(call_ids[0]))
 
 
 async def index_all(database: Database, seconds: float = INDEX_AFTER_SECONDS) -> None:
@@ -144,7 +142,6 @@ async def index(database: Database, conversation_id: str) -> None:
     """Index the messages of a conversation, each block in a transaction of its own."""
     full = 0  # a block that ends before this seq, with messages after it, holds no more
     while True:
-        began = perf_counter()
         async with database.transaction() as opened:
             session = opened.session
             head_seq = await session.value(LOCK, conversation_id=conversation_id)
@@ -154,12 +151,14 @@ async def index(database: Database, conversation_id: str) -> None:
             if past > head_seq:
                 await session.run(SET_INDEXED, conversation_id=conversation_id, head_seq=head_seq)
                 return
+            began = perf_counter()
             start = past if past in (full, first_seq + BLOCK) else first_seq
             block = await _block(session, conversation_id, start)
             await session.run(ADD, **block._asdict())
         end = max(past, block.past)
         full = end if end <= head_seq else 0
-        await asyncio.sleep(3 * (perf_counter() - began))  # requests are answered meanwhile
+        # Requests are answered meanwhile.
+        await asyncio.sleep(min(1.0, 3 * (perf_counter() - began)) if full else 0)
 
 
 async def later_blocks(

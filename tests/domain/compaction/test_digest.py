@@ -276,6 +276,9 @@ def test_no_one_speaks_for_the_user() -> None:
     digest = digest_of([user("Go on."), *refused, user("yes"), user("today")])
     assert list(digest.stated) == ["the lower limit is 50 ms there"]
     assert fitted(digest, PLENTY, count).text.count("asked: And now?") == 1
+    talk = [assistant("Shall I delete the database?"), user("no"), assistant("", call("b", "ls"))]
+    text = summarised([user("Tidy up."), *talk, result("a", "b"), user("now run the tests")]).text
+    assert "no\n  (asked: Shall I delete the database?)" in text and "now run" in text
     typed = [user("<command-name>/review</command-name>"), user("Look at each file. " * 60)]
     assert sections(summarised(typed).text)["Requests"] == ["#1 /review"]
 
