@@ -26,7 +26,7 @@ from app.conversations.receipt import (
 )
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.stored_receipts import kept_by
-from app.conversations.view import SectionCount, Summary, overlap, spans_through
+from app.conversations.view import HeadingCount, Summary, overlap, spans_through
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
 
@@ -44,10 +44,10 @@ class MadeSummary(ResponseSchema):
     """Tokens of the message that shows it."""
     source_ranges: list[tuple[int, int]]
     """The ranges that it was made from."""
-    sections: tuple[SectionCount, ...]
-    """What became of the statements of each section; empty for a model's summary."""
+    headings: tuple[HeadingCount, ...]
+    """What became of the statements below each heading; empty for a model's summary."""
     unlisted: str | None
-    """Important statements that had no room in it or in an earlier one, by section: a later
+    """Important statements that had no room in it or in an earlier one, by heading: a later
     summary with room lists them. Null for a summary of an earlier compaction."""
 
     @classmethod

@@ -197,7 +197,7 @@ class CompactionRun:
     async def summarise(
         self, plan: CompactionPlan, hidden: Span, limit: int
     ) -> tuple[Summary, str | None]:
-        """Return the current summary extended to a range, and the retain section.
+        """Return the current summary extended to a range, and the retained text.
 
         With its label it takes at most `limit` tokens.
         """
@@ -303,7 +303,7 @@ class CompactionRun:
                 return made  # the tree is larger than it should be until the next merge succeeds
             unlisted, newly_unlisted = result.unlisted, ""
             sources, level = [part.span for part in parts], min(parts[0].level + 1, LEVELS)
-            made.append(replace(self._summary(span, result, sources, level), sections=()))
+            made.append(replace(self._summary(span, result, sources, level), headings=()))
             nodes[first:end] = [made[-1]]
 
     def _kept_room(self, nodes: Sequence[Summary], room: int) -> int:
@@ -318,7 +318,7 @@ class CompactionRun:
     ) -> Summary:
         tokens = summary_message_tokens(result.text, self.source.resolved.count)
         return Summary(
-            span, result.text, tokens, level, tuple(sources), result.sections, result.unlisted
+            span, result.text, tokens, level, tuple(sources), result.headings, result.unlisted
         )
 
     def _task(self, span: Span, limit: int, *, retains: bool = False, **scope: Any) -> SummaryTask:

@@ -386,7 +386,7 @@ async def _carry_out(
 async def _summarise(
     deps: BuildDependencies, state: BuildState, plan: CompactionPlan, hidden: Span
 ) -> tuple[Summary, str | None]:
-    """Return the summary of a range without a model, and the retain section."""
+    """Return the summary of a range without a model, and the retained text."""
     run = deps.compaction.start(input_of(state), Trigger.PROACTIVE, BUILT_IN)
     return await run.summarise(plan, hidden, summary_reserve(state.limits))
 

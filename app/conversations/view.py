@@ -144,11 +144,11 @@ def minus(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
 
 @answer()
 @dataclass(frozen=True, slots=True)
-class SectionCount:
-    """What became of the statements of one section, in a summary without a model."""
+class HeadingCount:
+    """What became of the statements below one heading, in a summary without a model."""
 
-    section: str
-    """The heading of the section."""
+    heading: str
+    """The heading."""
     found: int
     """Statements that there were; the sum of the other numbers."""
     kept: int
@@ -164,7 +164,7 @@ class Summary:
     """A summary of the messages in a span; `tokens` is the cost of its message.
 
     A summary of `level` 1 is made of messages, one of a higher level of summaries of the level
-    below. `sources` are the spans of those, or the span itself. `sections` are empty for a summary
+    below. `sources` are the spans of those, or the span itself. `headings` are empty for a summary
     by a model. `unlisted` are statements without room in it, for the next one without a model; only
     receipts store them.
     """
@@ -174,7 +174,7 @@ class Summary:
     tokens: int = 0
     level: int = 1
     sources: tuple[Span, ...] = ()
-    sections: tuple[SectionCount, ...] = ()
+    headings: tuple[HeadingCount, ...] = ()
     unlisted: str = field(default="", compare=False)
 
 

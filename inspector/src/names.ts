@@ -62,13 +62,13 @@ export function problemsOf({ usage }: ConversationItem): Problem[] {
   ];
 }
 
-/** Sections of what can be looked up again, which are no loss. */
+/** Headings of what can be looked up again, which are no loss. */
 const FOUND_AGAIN = new Set(["Files read", "Looked up", "Stored output", "Values"]);
 
 /** Says that a summary has no room for most of what it should keep; null where it has. */
 export function starved(receipt: Receipt): string | null {
-  const sections = (receipt.made.length ? receipt.made : receipt.summaries).flatMap((summary) => summary.sections).filter(({ section }) => !FOUND_AGAIN.has(section));
-  const sum = (name: "found" | "kept" | "superseded"): number => sections.reduce((total, section) => total + section[name], 0);
+  const headings = (receipt.made.length ? receipt.made : receipt.summaries).flatMap((summary) => summary.headings).filter(({ heading }) => !FOUND_AGAIN.has(heading));
+  const sum = (name: "found" | "kept" | "superseded"): number => headings.reduce((total, heading) => total + heading[name], 0);
   const wanted = sum("found") - sum("superseded");
   if (receipt.status !== "active" || wanted < 6 || sum("kept") * 3 > wanted) return null;
   return `The summary is starved: its ${count(receipt.summary_tokens)} tokens have room for ${sum("kept")} of ${wanted} statements (${words(receipt.trigger)}).`;

@@ -18,20 +18,20 @@ from dataclasses import dataclass
 
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.sentences import flat, is_prose, shortened
-from app.compaction.summaries.summary_text import HEADING, MORE, NOTHING, WRITTEN, Section
+from app.compaction.summaries.summary_text import MORE, NOTHING, TITLE, WRITTEN, Heading
 from app.compaction.summaries.writing import fitted
 from app.models.tokens import CountText
 
 KEPT_SHARE = 0.5
 """The share of a summary that kept statements may take."""
-OURS = (HEADING, WRITTEN, MORE)
+OURS = (TITLE, WRITTEN, MORE)
 """How lines begin that are no model's."""
 NOT_SAID = " (in the summariser's words)"
 _STANDING = re.compile(r"^#{1,4} *\**standing instructions", re.IGNORECASE)
 _LIST_MARK = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)])\s+")
-_KEPT = re.compile(rf"^{HEADING}\n(?:(?!{HEADING}).*\n)*?{WRITTEN}\n|^{MORE}.*$", re.MULTILINE)
-_SAID = frozenset({Section.STATED, Section.REQUESTS})
-_OTHERS = frozenset(Section) - _SAID - {Section.SAID, Section.STEPS, Section.EARLIER}
+_KEPT = re.compile(rf"^{TITLE}\n(?:(?!{TITLE}).*\n)*?{WRITTEN}\n|^{MORE}.*$", re.MULTILINE)
+_SAID = frozenset({Heading.STATED, Heading.REQUESTS})
+_OTHERS = frozenset(Heading) - _SAID - {Heading.SAID, Heading.STEPS, Heading.EARLIER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ def checklist_of(
     digest: Digest, kept_tokens: int, others_tokens: int, count: CountText
 ) -> Checklist:
     """Return what of a digest a summary must not lose (rules 1 and 4)."""
-    kept = fitted(digest, kept_tokens, count, sections=_SAID).text
-    others = fitted(digest, others_tokens, count, sections=_OTHERS).text
+    kept = fitted(digest, kept_tokens, count, headings=_SAID).text
+    others = fitted(digest, others_tokens, count, headings=_OTHERS).text
     stated = (each.text for each in digest.stated.values() if each.by_user)
     return Checklist(
         "" if kept == NOTHING else kept,
-        "" if others == NOTHING else others.removeprefix(HEADING).strip(),
+        "" if others == NOTHING else others.removeprefix(TITLE).strip(),
         "\n".join(map(flat, (*digest.requests.values(), *stated))),
     )
 

@@ -1,17 +1,19 @@
-"""A summary as data: what a conversation holds that the work needs, in its sections.
+"""A summary as data: the requests, statements and state of the work in a conversation.
 
-1. Messages add to it, an earlier summary is read back into it, and summaries are merged, all by
-   the same rules; it becomes text last. [summary.statements]
-2. A user's message is a request, unless the assistant only took note of it: then it is statements.
-   Sentences of requests stay in them, but those with a label are statements as well: they hold on.
-3. The assistant's last text of a turn is where it stood, an earlier one a step. The last of several
-   sentences of a step says what comes next, which has come by then: it is left out.
-4. What a user states replaces older statements about the subject where that is sure, never a
-   later one. A short correction right after what it corrects is part of it. [summary.superseded]
-5. Output that a harness sends as the user's message is the result of the command that the
-   assistant's message right before it ends in. It looks like output, or nearly all messages after
-   commands do. Right after an earlier summary it is marked as output. Any other message is the
-   user's.
+1. Messages are added to it, and earlier summaries are read back into it, by the same rules. Only
+   then `writing.py` makes text of it. [summary.statements]
+2. A user's message is a request. One that the assistant only took note of ("ok") is statements
+   instead. A sentence of a request with a label (`Deadline: …`) is also a statement: it holds
+   beyond the request.
+3. The assistant's last text of a turn is where the work stood, an earlier one is a step. The last
+   sentence of a step announces what followed, so it is left out.
+4. What a user states replaces an older statement on the same subject, where both surely are about
+   it; it never replaces a later one. A short correction right after a message is joined to it.
+   [summary.superseded]
+5. A harness may send the output of a command as the user's message. A message counts as output if
+   the assistant's message before it ends in a command, and if it looks like output or nearly all
+   messages after commands do. Right after an earlier summary, where the message before is unknown,
+   it must be marked as output. Any other message is the user's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from app.compaction.summaries import sentences
-from app.compaction.summaries.summary_text import ASKED, CHANGED, GAVE, HEADING, Section, items_of
+from app.compaction.summaries.summary_text import ASKED, CHANGED, GAVE, TITLE, Heading, items_of
 from app.compaction.summaries.work_state import WorkState
 from app.formats.message import File, Message, Role, Text
 
@@ -31,10 +33,11 @@ MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
 MAX_SAID, MAX_STEPS = 100, 200
 MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
-"""An answer of the assistant without calls only takes note if it has at most so many characters."""
+"""Most characters of an answer that only takes note, of the message that it takes note of, and of
+such a message that stays one statement (a longer one is cut into sentences)."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS = 80, 300
 LONG_MESSAGE_CHARS, MAX_TYPED_CHARS = 2_000, 800
-"""After a command a message that is longer than the second is the prompt that it stands for."""
+"""A message after a slash command with more than `MAX_TYPED_CHARS` is the prompt of the command."""
 
 _NUMBER = re.compile(r"^[#@](\d{1,12}) ")
 _HEADS = r"^(?:\d{1,2}\. |#{1,6} )"
@@ -45,9 +48,10 @@ _PENDING = re.compile(rf"{_HEADS}\W*{sentences.any_of('pending')}[^\n:]*", re.I 
 
 @dataclass(slots=True)
 class Stated:
-    """A statement; `request` is the number of the request that it is a sentence of, 0 without.
+    """A statement.
 
-    `at` is the number of its message, 0 where that is not known. `is_newer` ones replaced another.
+    `request` is the number of the request that it is a sentence of, or 0. `at` is the number of its
+    message, 0 where that is not known. One that `is_newer` replaced another.
     """
 
     text: str
@@ -58,28 +62,29 @@ class Stated:
     at: int = 0
 
     @property
-    def section(self) -> Section:
-        """Where it is listed."""
-        return Section.STATED if self.by_user else Section.VALUES
+    def heading(self) -> Heading:
+        """The heading that it stands below."""
+        return Heading.STATED if self.by_user else Heading.VALUES
 
     @property
     def line(self) -> str:
-        """How it is listed."""
+        """The item that states it."""
         return f"{self.text}{CHANGED}" if self.is_newer and self.by_user else self.text
 
     @property
     def is_listed(self) -> bool:
-        """Whether it is listed apart from its request (rule 2)."""
+        """Whether it is an item of its own, not only a sentence of a request (rule 2)."""
         return not self.request or bool(sentences.label_of(self.text))
 
 
 @dataclass(slots=True)
 class Digest:
-    """What a conversation holds so far.
+    """The requests, statements and state of the work in the messages read so far.
 
-    `requests`, `said` and `steps` are texts by the number of their message, in any order, `stated`
-    statements by their words in the order of their last mention. `earlier` is a harness's own
-    summary. With `keeps_users` nothing replaces what a user stated.
+    `requests`, `said` (by the assistant) and `steps` have texts by the number of their message, in
+    any order. `stated` has statements by their normalised text, in the order of their last mention.
+    `earlier` is a harness's own summary. `superseded` counts replaced statements. With
+    `keeps_users` nothing replaces what a user stated.
     """
 
     requests: dict[int, str] = field(default_factory=dict)
@@ -88,35 +93,35 @@ class Digest:
     stated: dict[str, Stated] = field(default_factory=dict)
     work: WorkState = field(default_factory=WorkState)
     earlier: str = ""
-    superseded: Counter[Section] = field(default_factory=Counter)
+    superseded: Counter[Heading] = field(default_factory=Counter)
     keeps_users: bool = False
     _number: int = 0
     _by_word: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _asked: tuple[int, str] | None = None
-    """A user's message that the assistant has not answered yet, and its number."""
+    """The number and the text of a user's message that the assistant has not answered yet."""
     _noted: tuple[int, str] | None = None
-    """A short answer to it, which may only take note, and its number."""
+    """The number and the text of a short answer to it, which may only take note of it."""
     _is_resumed: bool = False
     _acts: bool | None = False
     """Whether what the assistant said last ends in a command; None where that is not known."""
     _question: str = ""
     _action: str = ""
     _is_command: bool = False
-    """Whether the user's last message was a command, for which a prompt may follow."""
+    """Whether the user's last message was a slash command, which its prompt may follow."""
     _after_commands: Counter[bool] = field(default_factory=Counter)
     """How many messages after a command looked like its output, and how many did not."""
 
     @property
-    def texts(self) -> dict[Section, dict[int, str]]:
-        """The texts of messages by section."""
-        return {Section.REQUESTS: self.requests, Section.SAID: self.said, Section.STEPS: self.steps}
+    def texts(self) -> dict[Heading, dict[int, str]]:
+        """The texts of messages below each heading."""
+        return {Heading.REQUESTS: self.requests, Heading.SAID: self.said, Heading.STEPS: self.steps}
 
     # --- messages -------------------------------------------------------------------------
 
     def add(self, message: Message, number: int = 0) -> None:
         """Collect what a message states, and what its calls did."""
         self._number = number or self._number + 1
-        self.work.entries[Section.OPEN].clear()
+        self.work.items[Heading.OPEN].clear()
         text = "\n".join(p.text for p in message.parts if isinstance(p, Text | File) and p.text)
         if message.role is Role.TOOL:
             self.finish(is_answered=True)
@@ -124,7 +129,7 @@ class Digest:
                 self._add_request(self._number, answer[:LONG_MESSAGE_CHARS])
         elif message.role is Role.ASSISTANT:
             self._add_assistant(message, text)
-        elif HEADING in text[:400]:  # a summary that another conversation was continued from
+        elif TITLE in text[:400]:  # a summary that another conversation was continued from
             self.read(text)
         elif message.role is Role.USER:
             self._add_user(text)
@@ -182,7 +187,7 @@ class Digest:
         self._question = asked[:MAX_QUESTION_CHARS]
         for call in calls:
             self.work.add_call(call)
-        # It leads to what was left out.
+        # A sentence that ends in a colon announces code that was left out: it goes as well.
         if prose.endswith(sentences.COLONS) and len(tail) > 1 and not is_step:
             prose = prose[: prose.rindex(tail[-1])].strip()
         if not any(map(str.isalpha, prose)):
@@ -202,7 +207,7 @@ class Digest:
         self._state_all(prose, is_step=is_step)
 
     def _add_step(self, number: int) -> None:
-        """Take a text that another one of its turn follows as a step (rule 3)."""
+        """Make a text a step, as another one of its turn follows (rule 3)."""
         *found, last = sentences.pieces(self.said.pop(number))
         if not found:
             found = [last] if len(sentences.statement_of(last).stems) >= MIN_STEMS else []
@@ -212,7 +217,7 @@ class Digest:
             self.steps[number] = "".join(found).strip()
 
     def finish(self, *, is_answered: bool = False) -> None:
-        """Take the user's message that waits as a request or as statements (rule 2)."""
+        """Make the unanswered message of a user a request or statements (rule 2)."""
         asked, self._asked = self._asked, None
         noted, self._noted = self._noted, None
         if asked is None:
@@ -249,7 +254,7 @@ class Digest:
     def _state_all(
         self, text: str, *, request: int = 0, is_step: bool = False, replaces: bool = True
     ) -> None:
-        """Take up the statements of a request, or of an assistant's text."""
+        """Add the statements of a request, or of an assistant's text."""
         by_user, found = request > 0, 0
         is_short = by_user and len(text) <= MAX_NOTED_CHARS
         every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
@@ -288,7 +293,7 @@ class Digest:
             self._remove(next((k for k in keys if not self.stated[k].by_user), keys[0]))
 
     def common_words(self) -> frozenset[str]:
-        """Return the words that many statements have: they tell no subject from another."""
+        """Return the words that many statements have: they do not identify a subject."""
         least = max(4, len(self.stated) // 5)
         return frozenset(word for word, keys in self._by_word.items() if len(keys) >= least)
 
@@ -302,13 +307,13 @@ class Digest:
             is_later = 0 < new.at < old.at
             is_held = is_later or (old.by_user and self.keeps_users)
             if not is_held and sentences.replaces(new.of, old.of, common):
-                self.superseded[old.section] += old.is_listed
+                self.superseded[old.heading] += old.is_listed
                 self._remove(key)
                 new.is_newer = True
                 self._cut(old)
 
     def _cut(self, old: Stated) -> None:
-        """Leave a replaced statement out of the request that has it; the first stays whole."""
+        """Cut a replaced statement out of its request; the first request stays whole."""
         text = self.requests.get(old.request, "")
         if old.request > min(self.requests, default=0) and old.text in text:
             self.requests[old.request] = text.replace(old.text, sentences.CUT).strip()
@@ -322,7 +327,7 @@ class Digest:
         return old
 
     def replace_by(self, message: Message) -> None:
-        """Remove what a user's message that stays shown replaces; it is not collected itself."""
+        """Remove the statements that a user's message replaces; the message stays shown itself."""
         if message.role is Role.USER:
             for each in sentences.sentences(sentences.typed_text(message.text)[:MAX_TEXT_CHARS]):
                 if sentences.is_prose(each):
@@ -335,27 +340,27 @@ class Digest:
     # --- earlier summaries ----------------------------------------------------------------
 
     def read(self, summary: str, *, replaces: bool = False) -> None:
-        """Take up an earlier summary, or several; other text is a harness's own summary.
+        """Add the items of earlier summaries; text without our headings is a harness's summary.
 
-        With `replaces` its statements replace those that are known already.
+        With `replaces` its statements replace those that are in the digest already.
         """
         self.finish()
         self._acts = None
-        for section, item in items_of(summary):
+        for heading, item in items_of(summary):
             numbered = _NUMBER.match(item)
             number, body = (int(numbered[1]), item[numbered.end() :]) if numbered else (0, item)
             self._number = max(self._number, number)
-            texts = self.texts.get(section) if section and number else None
+            texts = self.texts.get(heading) if heading and number else None
             if texts is not None:
                 texts[number] = max(texts.get(number, ""), body, key=len)
-                if section is Section.REQUESTS:
+                if heading is Heading.REQUESTS:
                     stated = body.partition(ASKED)[0]
                     self._state_all(stated, request=number, replaces=replaces)
-            elif section in (Section.STATED, Section.VALUES):
+            elif heading in (Heading.STATED, Heading.VALUES):
                 at, text = (number, body) if item.startswith("@") else (0, item)
-                self._state(text, at, by_user=section is Section.STATED, replaces=replaces)
-            elif section and section not in (Section.EARLIER, *self.texts):
-                self.work.restore(section, item)
+                self._state(text, at, by_user=heading is Heading.STATED, replaces=replaces)
+            elif heading and heading not in (Heading.EARLIER, *self.texts):
+                self.work.restore(heading, item)
             elif item not in self.earlier:
                 self.earlier = f"{self.earlier}\n\n{item}".strip()
 

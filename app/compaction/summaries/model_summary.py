@@ -104,7 +104,7 @@ class SummaryTask:
     """One summary to make, of `previous` and of messages: those in `spans`, or given beside it.
 
     Without a `model` the `extractive` summariser makes it. The messages at `verbatim_seqs` stay
-    verbatim beside it. `retained` is the retain section of `previous`. A summary of up to
+    verbatim beside it. `retained` is the retained text of `previous`. A summary of up to
     `min_chars` is accepted even if its source is shorter.
     """
 

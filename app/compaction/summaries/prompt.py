@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from app.common.texts import sendable
 from app.compaction.summaries.transcript import VERBATIM_LABEL
-from app.conversations.view import SectionCount
+from app.conversations.view import HeadingCount
 from app.models.usage import Completion
 
 PROMPT_VERSION = "4"
@@ -87,7 +87,7 @@ class SummaryRequest:
 
     @property
     def wants_retain(self) -> bool:
-        """Whether a retain section is requested besides the summary."""
+        """Whether retained text is requested besides the summary."""
         return self.retain_prompt is not None or bool(self.retain_directives)
 
 
@@ -95,7 +95,7 @@ class SummaryRequest:
 class SummaryPrompt:
     """What a model is asked.
 
-    - `previous` and `retained` are an earlier summary and its retain section, to carry on.
+    - `previous` and `retained` are an earlier summary and its retained text, to carry on.
     - `checklist` is what the summary must not lose.
     - `is_strict` is set for the second attempt.
     - `max_words` is the limit that the prompt states.
@@ -174,15 +174,15 @@ _CUT_OFF = frozenset({"length", "max_tokens"})
 
 @dataclass(frozen=True, slots=True)
 class SummaryResult:
-    """A summary; `retain` is None when no retain section was requested, or it is empty.
+    """A summary; `retain` is None when no retained text was requested, or it is empty.
 
-    `sections` says what became of the statements of each section, in a summary without a model;
+    `headings` says what became of the statements below each heading, in a summary without a model;
     `unlisted` has those without room that the next summary may list.
     """
 
     text: str
     retain: str | None = None
-    sections: tuple[SectionCount, ...] = ()
+    headings: tuple[HeadingCount, ...] = ()
     unlisted: str = ""
 
 
@@ -192,7 +192,7 @@ def parse_answer(
     """Return the summary in an answer, or the reason why it is rejected.
 
     `source_size` is the length of the summarised text, in characters. Where no other answer is
-    asked for, whole lines of one that was cut off count, and sections without tags.
+    asked for, whole lines of one that was cut off count, and headings without tags.
     """
     if completion.has_tool_calls:
         return "tool_calls"

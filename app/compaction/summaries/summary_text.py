@@ -1,6 +1,6 @@
-"""A summary as text: its sections, how an item of each is written, and how it is read back.
+"""A summary as text: its headings, how an item below each is written, and how it is read back.
 
-1. A section has a heading and items `- …`; further lines of an item are indented.
+1. Below a heading stand items `- …`; further lines of an item are indented.
 2. An item of a message is `#number text`, one of a call or a command `name → outcome`.
 3. Statements with one label stand below it, names of files on one line.
 """
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from app.compaction.summaries.sentences import label_of
 
-HEADING = "Extract of earlier messages."
+TITLE = "Extract of earlier messages."
 WRITTEN = "## Written by the summariser, not by the user"
 """What stands above a model's text, below what users said."""
 NOTHING = "Nothing is listed of the earlier messages."
@@ -26,8 +26,8 @@ CHANGED, CHANGED_NOTE = " *", " (* changed)"
 """The mark of a statement that replaced another one, and what its heading says of it."""
 
 
-class Section(StrEnum):
-    """The sections of a summary, in its order; the value is the heading."""
+class Heading(StrEnum):
+    """The headings of a summary, in its order."""
 
     STATED = "Stated by the user"
     REQUESTS = "Requests"
@@ -46,8 +46,8 @@ class Section(StrEnum):
     VALUES = "Values"
 
 
-ON_ONE_LINE = frozenset({Section.EDITED, Section.READ})
-_BY_HEADING = {f"## {section.value}": section for section in Section}
+ON_ONE_LINE = frozenset({Heading.EDITED, Heading.READ})
+_BY_HEADING = {f"## {heading.value}": heading for heading in Heading}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ def line_of(item: str) -> str:
     return "- " + item.replace("\n", "\n  ")
 
 
-def section_text(section: Section, items: Iterable[str], root: str = "") -> str:
-    """Return a section; `root` is the folder that its files are in."""
+def text_under(heading: Heading, items: Iterable[str], root: str = "") -> str:
+    """Return a heading with the items below it; `root` is the folder that its files are in."""
     items, note = list(items), ""
-    if section in ON_ONE_LINE:
+    if heading in ON_ONE_LINE:
         items = [f"in {root}"] * bool(root) + [", ".join(items)]
-    elif section is Section.STATED:
+    elif heading is Heading.STATED:
         note = CHANGED_NOTE if any(item.endswith(CHANGED) for item in items) else ""
         items = _by_label(items)
-    return "\n".join((f"## {section.value}{note}", *map(line_of, items)))
+    return "\n".join((f"## {heading.value}{note}", *map(line_of, items)))
 
 
 def _by_label(statements: Iterable[str]) -> list[str]:
@@ -101,28 +101,28 @@ def _by_label(statements: Iterable[str]) -> list[str]:
     ]
 
 
-def items_of(text: str) -> Iterator[tuple[Section | None, str]]:
-    """Yield the items of summaries with their sections, and other text without one."""
-    section: Section | None = None
+def items_of(text: str) -> Iterator[tuple[Heading | None, str]]:
+    """Yield the items of summaries with their headings, and other text without one."""
+    heading: Heading | None = None
     item, other = list[str](), list[str]()
     is_ours = False
-    for line in (*text.split("\n"), HEADING):
+    for line in (*text.split("\n"), TITLE):
         if is_ours and item and line.startswith("  "):
             item.append(line[2:])
             continue
-        if item and section is not None:
+        if item and heading is not None:
             label, *rest = item
-            is_group = section in (Section.STATED, Section.VALUES)
+            is_group = heading in (Heading.STATED, Heading.VALUES)
             whole = "\n".join(item)
             for each in [f"{label} {each}" for each in rest] if is_group and rest else [whole]:
-                yield section, each
+                yield heading, each
         item = []
-        if line.endswith(HEADING) and not line.startswith("- "):
+        if line.endswith(TITLE) and not line.startswith("- "):
             if any(part.strip() for part in other):
                 yield None, "\n".join(other).strip()
-            other, is_ours, section = [], True, None
+            other, is_ours, heading = [], True, None
         elif is_ours and (found := _BY_HEADING.get(line.removesuffix(CHANGED_NOTE))):
-            section = found
+            heading = found
         elif is_ours and line.startswith("- "):
             item = [line[2:]]
         elif line.startswith((MORE, WRITTEN)):

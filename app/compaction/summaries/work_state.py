@@ -5,7 +5,7 @@
    command, and of a long quoted text the beginning is shown.
 2. Commands and tools that only look leave no outcome; of the others those that write are kept the
    longest.
-3. Every entry is in the order of its last mention.
+3. Every item is in the order of its last mention.
 4. What runs on in the background has its id as outcome, until a result or a notice names that.
 """
 
@@ -21,12 +21,12 @@ from typing import Any
 from app.common import json_text
 from app.common.json_text import MESSAGE_LIMITS
 from app.compaction.summaries.sentences import FORMS, any_of, is_code, is_prose, one_line
-from app.compaction.summaries.summary_text import ASKED, GAVE, ON_ONE_LINE, Section
+from app.compaction.summaries.summary_text import ASKED, GAVE, ON_ONE_LINE, Heading
 from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
 MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN, MAX_OF_OTHERS, MAX_SHORT_LINES = 60, 8, 2, 3, 100, 3
-MAX_ENTRIES = {Section.EDITED: 150, Section.READ: 150, Section.FAILED: 4, Section.TODO: 60}
+MAX_ITEMS = {Heading.EDITED: 150, Heading.READ: 150, Heading.FAILED: 4, Heading.TODO: 60}
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 240, 200, 60
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
@@ -242,13 +242,13 @@ def _values(values: Mapping[str, Any], max_chars: int) -> str:
 
 @dataclass(slots=True)
 class WorkState:
-    """What calls did so far: of each section what is known, by name (rule 3).
+    """What calls did so far: the items below each heading, by name (rule 3).
 
     Tasks are lines by their id or text, `pending` calls without a result yet. `root` is the folder
     that the files are in.
     """
 
-    entries: dict[Section, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    items: dict[Heading, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     root: str = ""
     pending: dict[str, ToolCall] = field(default_factory=dict)
 
@@ -257,12 +257,12 @@ class WorkState:
         self.pending[call.id] = call
         if _TASK.search(call.name) is None:
             return
-        arguments, known = _object(call.arguments), self.entries[Section.TODO]
+        arguments, known = _object(call.arguments), self.items[Heading.TODO]
         tasks = _tasks_of(arguments)
         if tasks is not None and not arguments.get("merge"):
             known.clear()
         for line in tasks or ():
-            self.restore(Section.TODO, line)
+            self.restore(Heading.TODO, line)
         identity = _first(arguments, IDENTITIES)
         task = _TASK_LINE.match(known.get(identity, ""))
         if tasks is None and task and _UPDATES_TASK.search(call.name):
@@ -280,7 +280,7 @@ class WorkState:
         ends = text[:4096] + text[-1024:]
         is_error = message.is_error or _IS_ERROR.search(text[:200] + text[-200:]) is not None
         for reference in _REFERENCE.findall(ends)[:3] if "ref_id" in ends else ():
-            self._put(Section.REFERENCES, reference.rstrip("."))
+            self._put(Heading.REFERENCES, reference.rstrip("."))
         call = self.pending.pop(message.tool_call_id or "", None)
         if call is None:
             return None
@@ -301,14 +301,14 @@ class WorkState:
     def end_task(self, text: str, identity: str = "") -> bool:
         """Read what is said of a task in the background as the result of its call (rule 4)."""
         named = {f"{RUNS}{each}" for each in (identity, *_TASK_ID.findall(text[:1000]))}
-        for section in (Section.COMMANDS, Section.DONE, Section.LOOKED):
-            found = [name for name, outcome in self.entries[section].items() if outcome in named]
+        for heading in (Heading.COMMANDS, Heading.DONE, Heading.LOOKED):
+            found = [name for name, outcome in self.items[heading].items() if outcome in named]
             if found and "<status>running<" not in text[:1000]:
-                told = "\n".join(_ANSWERED.findall(text) or _REPORT.findall(text)) or text
-                if section is Section.COMMANDS:
-                    self.add_command(found[-1], told, "<status>failed<" in text[:1000])
+                reported = "\n".join(_ANSWERED.findall(text) or _REPORT.findall(text)) or text
+                if heading is Heading.COMMANDS:
+                    self.add_command(found[-1], reported, "<status>failed<" in text[:1000])
                 else:
-                    self._put(section, found[-1], one_line(told, 3 * MAX_LINE_CHARS))
+                    self._put(heading, found[-1], one_line(reported, 3 * MAX_LINE_CHARS))
             if found:
                 return True
         return False
@@ -318,8 +318,8 @@ class WorkState:
         command = _without_documents(command).replace(GAVE, " ")
         removed = " ".join(_REMOVED.findall(command[:2048])).split()
         gone = tuple(f"/{path.removeprefix('./')}" for path in removed)
-        for section in (Section.EDITED, Section.READ):
-            self._forget(section, lambda path: f"/{path}".endswith(gone))
+        for heading in (Heading.EDITED, Heading.READ):
+            self._forget(heading, lambda path: f"/{path}".endswith(gone))
         if opened := _OPENED.search(result):
             is_edit = command.startswith(("edit", "create")) and not _ERROR_LIST.search(result)
             self._put_file(opened[1], is_edit)
@@ -328,11 +328,11 @@ class WorkState:
         if not runners:
             return
         has_failed, outcome = _outcome(result, is_error)
-        self._forget(Section.COMMANDS, lambda line: next(runners_of(line), "") == runners[0])
+        self._forget(Heading.COMMANDS, lambda line: next(runners_of(line), "") == runners[0])
         ended = set(() if outcome.startswith(RUNS) else runners[:1] if has_failed else runners)
-        self._forget(Section.FAILED, lambda line: not ended.isdisjoint(runners_of(line)))
+        self._forget(Heading.FAILED, lambda line: not ended.isdisjoint(runners_of(line)))
         short = one_line(_LONG.sub(r"\1\2…\1", _MOVES.sub("", command[:2048])), 100)
-        self._put(Section.FAILED if has_failed else Section.COMMANDS, short, outcome)
+        self._put(Heading.FAILED if has_failed else Heading.COMMANDS, short, outcome)
 
     def _add_other(
         self, call: ToolCall, arguments: Mapping[str, Any], text: str, is_error: bool
@@ -348,55 +348,55 @@ class WorkState:
             first, *others = text.strip().splitlines() or ["failed"]
             if not is_read and re.match(r"[\w.:/-]+$", call.name):
                 why = " ".join((first, *others[: first.endswith(":")]))
-                self._put(Section.FAILED, about, one_line(why, MAX_LINE_CHARS))
+                self._put(Heading.FAILED, about, one_line(why, MAX_LINE_CHARS))
             return
         if not is_view:  # a look at the file ends no failed edit, whatever edits it does
             ends = paths[0][0] if paths else about
-            self._forget(Section.FAILED, lambda line: line == about or line.endswith(f" {ends}"))
+            self._forget(Heading.FAILED, lambda line: line == about or line.endswith(f" {ends}"))
         if _CREATES_TASK.search(call.name) and (subject := _first(arguments, ("subject",))):
             created = _CREATED.search(text[:400])
-            number = created[1] if created else str(len(self.entries[Section.TODO]) + 1)
-            self.restore(Section.TODO, _task_line("", number, subject))
+            number = created[1] if created else str(len(self.items[Heading.TODO]) + 1)
+            self.restore(Heading.TODO, _task_line("", number, subject))
         for path, is_edit in paths:
             self._put_file(path, is_edit)
         if not paths and not _SILENT.search(call.name):
             asked = f"{name}({_values(arguments, MAX_CALL_CHARS)})".replace(GAVE, " ")
-            self._put(Section.LOOKED if is_read else Section.DONE, asked, _short_result(text))
+            self._put(Heading.LOOKED if is_read else Heading.DONE, asked, _short_result(text))
 
-    def _forget(self, section: Section, is_gone: Callable[[str], bool]) -> None:
-        entries = self.entries[section]
-        for name in [name for name in entries if is_gone(name)]:
-            del entries[name]
+    def _forget(self, heading: Heading, is_gone: Callable[[str], bool]) -> None:
+        items = self.items[heading]
+        for name in [name for name in items if is_gone(name)]:
+            del items[name]
 
-    def _put(self, section: Section, name: str, outcome: str = "") -> None:
-        """Put an entry last; beyond the limit the oldest is dropped."""
-        entries = self.entries[section]
-        entries.pop(name, None)
-        entries[name] = outcome
-        if len(entries) > MAX_ENTRIES.get(section, MAX_OF_OTHERS):
-            del entries[next(iter(entries))]
+    def _put(self, heading: Heading, name: str, outcome: str = "") -> None:
+        """Put an item last; beyond the limit the oldest is dropped."""
+        items = self.items[heading]
+        items.pop(name, None)
+        items[name] = outcome
+        if len(items) > MAX_ITEMS.get(heading, MAX_OF_OTHERS):
+            del items[next(iter(items))]
 
     def _put_file(self, path: str, is_edit: bool) -> None:
         path = path.removeprefix(f"{self.root}/") if self.root else path
-        was_edited = path in self.entries[Section.EDITED]
-        self.entries[Section.READ].pop(path, None)
-        self._put(Section.EDITED if is_edit or was_edited else Section.READ, path)
+        was_edited = path in self.items[Heading.EDITED]
+        self.items[Heading.READ].pop(path, None)
+        self._put(Heading.EDITED if is_edit or was_edited else Heading.READ, path)
 
     # --- as lines -------------------------------------------------------------------------
 
-    def lines(self) -> dict[Section, list[str]]:
-        """Return the lines of each section, the oldest first."""
+    def lines(self) -> dict[Heading, list[str]]:
+        """Return the lines below each heading, the oldest first."""
         self._shorten_paths()
         calls = (f"{call.name} {one_line(call.arguments, 160)}" for call in self.pending.values())
-        known = self.entries
+        known = self.items
         found = {a: [GAVE.join(filter(None, b)) for b in each.items()] for a, each in known.items()}
-        found[Section.TODO] = list(known[Section.TODO].values())
-        found[Section.OPEN] = list(dict.fromkeys((*known[Section.OPEN], *calls)))[-MAX_OPEN:]
+        found[Heading.TODO] = list(known[Heading.TODO].values())
+        found[Heading.OPEN] = list(dict.fromkeys((*known[Heading.OPEN], *calls)))[-MAX_OPEN:]
         return found
 
     def _shorten_paths(self) -> None:
         """Choose the folder that holds most of the absolute paths, where there are several."""
-        read, edited = list(self.entries[Section.READ]), list(self.entries[Section.EDITED])
+        read, edited = list(self.items[Heading.READ]), list(self.items[Heading.EDITED])
         rooted = [path.split("/")[:-1] for path in (*read, *edited) if _ABSOLUTE.match(path)]
         parents = ("/".join(each[:end]) for each in rooted for end in range(3, len(each) + 1))
         folders = [path for path, found in Counter(parents).items() if found >= 0.8 * len(rooted)]
@@ -404,21 +404,21 @@ class WorkState:
             return
         self.root = max(folders, key=len)
         for path in (*read, *edited):
-            section = Section.READ if path in self.entries[Section.READ] else Section.EDITED
-            del self.entries[section][path]
-            self._put_file(path, section is Section.EDITED)
+            heading = Heading.READ if path in self.items[Heading.READ] else Heading.EDITED
+            del self.items[heading][path]
+            self._put_file(path, heading is Heading.EDITED)
 
-    def restore(self, section: Section, line: str) -> None:
+    def restore(self, heading: Heading, line: str) -> None:
         """Take up a line of an earlier summary."""
-        if section is Section.TODO:
+        if heading is Heading.TODO:
             task = _TASK_LINE.match(line)
-            self._put(section, task[2] or task[3] if task else line, line)
-        elif section in ON_ONE_LINE:
+            self._put(heading, task[2] or task[3] if task else line, line)
+        elif heading in ON_ONE_LINE:
             if line.startswith("in "):
                 self.root = self.root or line[3:]
                 return
             for path in line.split(", "):
-                self._put_file(path, section is Section.EDITED)
+                self._put_file(path, heading is Heading.EDITED)
         else:
             name, _, outcome = line.partition(GAVE)
-            self._put(section, name, outcome)
+            self._put(heading, name, outcome)

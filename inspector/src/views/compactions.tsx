@@ -106,7 +106,7 @@ async function findMaker(id: string, summary: Receipt["made"][number]): Promise<
   return null;
 }
 
-/** Return dropped statements without their numbers (`@3`), those that the summary has, and empty sections. */
+/** Return dropped statements without their numbers (`@3`), those that the summary has, and headings without any. */
 function shownOf(unlisted: string, summary: string): string {
   const lines = unlisted.split("\n").map((line) => line.replace(/^- @\d+ /, "- ")).filter((line) => !line.startsWith("- ") || !summary.includes(line.slice(2)));
   return lines.filter((line, at) => line.startsWith("- ") || (line.startsWith("## ") && lines[at + 1]?.startsWith("- "))).join("\n");
@@ -120,8 +120,8 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
     ["expanded", receipt.compaction_id],
   );
   const summaries = receipt.made.length ? receipt.made : receipt.summaries;
-  const sections = summaries.flatMap((summary) => summary.sections);
-  const dropped = sections.some((section) => section.dropped > 0);
+  const counts = summaries.flatMap((summary) => summary.headings);
+  const dropped = counts.some((each) => each.dropped > 0);
   const [last, listed] = [summaries.at(-1), summaries.at(-1)?.unlisted];
   const maker = useResource(async () => (last && dropped && !listed ? findMaker(id, last) : null), ["maker", id, last?.summary_range, dropped && !listed]);
   const unlisted = shownOf(listed ?? maker.data?.unlisted ?? "", summaries.map((summary) => summary.text).join("\n"));
@@ -131,9 +131,9 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
     <>
       {q && <p role="status" class={hasWords(standing, q) ? "" : "warn"}>{standing ? `“${q}” is ${hasWords(standing, q) ? "" : "not "}in the text that stands for the messages.` : "No text stands for the messages."}</p>}
       {starved(receipt) && <p class="failed">{starved(receipt)}</p>}
-      {(sections.length > 0 || unlisted) && (
+      {(counts.length > 0 || unlisted) && (
         <div class="columns">
-          {sections.length > 0 && <Sections sections={sections} />}
+          {counts.length > 0 && <Counts counts={counts} />}
           {unlisted && <section aria-label="Dropped"><h4>Dropped: statements that had no room{maker.data && <> <a href={toConversation(id, "compactions", { c: maker.data.compaction_id })}>in the compaction that wrote the summary</a></>}</h4><p class="pre dropped" tabIndex={0}><Marked text={unlisted} query={q} /></p></section>}
         </div>
       )}
@@ -177,15 +177,15 @@ function Original({ message, id, q }: { message: Message; id: string; q: string 
 
 const COLUMNS = ["found", "kept", "superseded", "dropped"] as const;
 
-/** What became of the statements of each section; a column of zeros is left out. */
-function Sections({ sections }: { sections: Receipt["made"][number]["sections"] }): JSX.Element {
-  const columns = COLUMNS.filter((column) => sections.some((section) => section[column] > 0));
+/** What became of the statements below each heading; a column of zeros is left out. */
+function Counts({ counts }: { counts: Receipt["made"][number]["headings"] }): JSX.Element {
+  const columns = COLUMNS.filter((column) => counts.some((each) => each[column] > 0));
   return (
     <table class="list narrow">
       <caption>Statements: what became of them</caption>
-      <thead><tr><th scope="col">Section</th><th scope="col" class="kept-share">share kept</th>{columns.map((column) => <th key={column} scope="col" class="num">{column}</th>)}</tr></thead>
-      <tbody>{sections.map((section, index) => (
-        <tr key={index}><th scope="row">{section.section}</th><td><div class={section.dropped > 0 ? "meter due" : "meter"}><div style={{ width: `${(100 * section.kept) / Math.max(1, section.kept + section.dropped)}%` }} /></div></td>{columns.map((column) => <td key={column} class="num">{column === "dropped" && section.dropped > 0 ? <b class="warn">{section.dropped}</b> : section[column] || ""}</td>)}</tr>
+      <thead><tr><th scope="col">Heading</th><th scope="col" class="kept-share">share kept</th>{columns.map((column) => <th key={column} scope="col" class="num">{column}</th>)}</tr></thead>
+      <tbody>{counts.map((each, index) => (
+        <tr key={index}><th scope="row">{each.heading}</th><td><div class={each.dropped > 0 ? "meter due" : "meter"}><div style={{ width: `${(100 * each.kept) / Math.max(1, each.kept + each.dropped)}%` }} /></div></td>{columns.map((column) => <td key={column} class="num">{column === "dropped" && each.dropped > 0 ? <b class="warn">{each.dropped}</b> : each[column] || ""}</td>)}</tr>
       ))}</tbody>
     </table>
   );

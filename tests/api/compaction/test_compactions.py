@@ -85,7 +85,7 @@ async def test_a_receipt_shows_what_had_no_room(client: httpx.AsyncClient) -> No
     made = await compact(client, path, **options)
     receipt = (await client.get(f"{path}/compactions/{made['compaction_id']}")).json()
     (summary,) = receipt["made"]
-    assert sum(section["dropped"] for section in summary["sections"]) > 0
+    assert sum(heading["dropped"] for heading in summary["headings"]) > 0
     assert "- @1 I walked past berth 0" in summary["unlisted"]
     assert "berth 0" not in summary["text"]
     assert receipt["summaries"] == [summary]

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from app.compaction.summaries.checklist import NOT_SAID
-from app.compaction.summaries.summary_text import HEADING, WRITTEN
+from app.compaction.summaries.summary_text import TITLE, WRITTEN
 from tests import fake_llm as fake
 from tests.api.talk import append, assistant, new_conversation, user
 from tests.fake_llm import FakeLLM
@@ -125,7 +125,7 @@ async def test_no_model_loses_or_invents_what_a_user_said(
     shown = await compacted_thrice(client, strategy)
     assert fake_llm.calls >= 3
     assert [text for text in INSTRUCTIONS if text not in shown] == []
-    for summary in shown.split(HEADING)[1:]:
+    for summary in shown.split(TITLE)[1:]:
         said, _, written = summary.partition(WRITTEN)
         assert INVENTED not in said and REWORDED not in said
         if "## Standing" in written:

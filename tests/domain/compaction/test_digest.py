@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.summary_text import HEADING, MORE, NOTHING, Closing
+from app.compaction.summaries.summary_text import MORE, NOTHING, TITLE, Closing
 from app.compaction.summaries.writing import digest_of, fitted, without_replaced
 from app.formats.message import Message, Role, Text, ToolCall
 
@@ -65,8 +65,8 @@ def summarised(
     return fitted(digest_of(messages, earlier), tokens, count, closing or Closing())
 
 
-def sections(text: str) -> dict[str, list[str]]:
-    """Return the items of a summary by section, read apart from the service's own reader."""
+def by_heading(text: str) -> dict[str, list[str]]:
+    """Return the items of a summary by heading, read apart from the service's own reader."""
     found = re.findall(r"^## (.*)\n((?:(?:- |  ).*\n?)*)", text, re.MULTILINE)
     split = [(name, re.split(r"(?:^|\n)- ", body.strip("\n"))[1:]) for name, body in found]
     return {name: [item.replace("\n  ", "\n") for item in items] for name, items in split}
@@ -92,7 +92,7 @@ WORK = [
 
 def test_a_summary_holds_what_the_work_needs() -> None:
     """Requests whole, an answer with its question, the state from calls, and where it stood."""
-    assert sections(summarised(WORK).text) == {
+    assert by_heading(summarised(WORK).text) == {
         "Stated by the user": [
             "From now on, answer in German.",
             "CONSTRAINT: The budget cap is $500 in total.",
@@ -113,7 +113,7 @@ def test_a_summary_holds_what_the_work_needs() -> None:
 @pytest.mark.parametrize("passing", ["cd /w && pytest -q | tail -3", "cat >a <<'E'\nx\nE\npytest"])
 def test_a_later_success_of_the_same_runner_ends_a_failure(passing: str) -> None:
     """Flags, paths and pipes make no other command. [summary.state-from-calls]"""
-    found = sections(summarised([*WORK, *run("c9", passing, "3 passed in 1s")]).text)
+    found = by_heading(summarised([*WORK, *run("c9", passing, "3 passed in 1s")]).text)
     assert "Failed last" not in found
     assert [line.partition(" → ")[2] for line in found["Commands"]] == ["3 passed in 1s"]
 
@@ -126,7 +126,7 @@ ASKED = assistant("", call("o", "TaskOutput", task_id="bcb7"))
 
 
 @pytest.mark.parametrize(
-    ("ended", "section", "line"),
+    ("ended", "heading", "line"),
     [
         ([], "Commands", "runs on, id bcb7"),
         ([user(NOTICE.format("completed", "Done (exit code 0)"))], "Commands", "ok"),
@@ -135,11 +135,11 @@ ASKED = assistant("", call("o", "TaskOutput", task_id="bcb7"))
     ],
 )
 def test_what_is_said_of_a_background_task_is_its_outcome(
-    ended: list[Message], section: str, line: str
+    ended: list[Message], heading: str, line: str
 ) -> None:
     """Also in a later round than its call, by the id that its result names."""
     begun = summarised([user("Go."), *run("1", "make all", STARTED)]).text
-    assert sections(summarised(ended, begun).text)[section] == [f"make all → {line}"]
+    assert by_heading(summarised(ended, begun).text)[heading] == [f"make all → {line}"]
 
 
 def test_a_write_by_any_tool_ends_a_failed_edit() -> None:
@@ -148,10 +148,10 @@ def test_a_write_by_any_tool_ends_a_failed_edit() -> None:
     for name, command in (("Edit", "edit"), ("editor", "view"), ('Edit"><x', "edit")):
         asked = assistant("", call("c", name, command=command, path="/w/a.py"))
         messages += [asked, result("Not found", "c", failed=True)]
-    assert sections(summarised(messages).text)["Failed last"] == ["Edit /w/a.py → Not found"]
+    assert by_heading(summarised(messages).text)["Failed last"] == ["Edit /w/a.py → Not found"]
     messages += [assistant("", call("c", "Write", path="/w/a.py")), result("Written.", "c")]
     ended = summarised(messages).text
-    assert sections(ended).keys() == {"Requests", "Files edited"}
+    assert by_heading(ended).keys() == {"Requests", "Files edited"}
     assert "a.py" not in summarised(run("r", "rm ./a.py", ""), ended).text
 
 
@@ -161,11 +161,11 @@ def test_every_finding_of_a_step_is_kept_and_has_the_room_that_is_left() -> None
     talk = [assistant(step.format(at), call("c", "get_case", at=at)) for at in range(90)]
     only = assistant("The name of the port was misspelt everywhere.", call("c", "get_case"))
     messages = [user("Go on."), only, *talk, user("And now?"), assistant("All is well.")]
-    whole, made = sections(summarised(messages).text), summarised(messages, tokens=600)
+    whole, made = by_heading(summarised(messages).text), summarised(messages, tokens=600)
     assert whole["Steps"][:2] == [f"#2 {only.text}", "#3 Case 0 is the one that fails."]
     assert whole["Where it stood"] == [f"#92 {step.format(89)}", "#94 All is well."]
-    assert sections(made.text)["Steps"] == whole["Steps"][-len(sections(made.text)["Steps"]) :]
-    assert 580 < count(made.text) <= 600 and len(sections(made.unlisted)["Steps"]) > 20
+    assert by_heading(made.text)["Steps"] == whole["Steps"][-len(by_heading(made.text)["Steps"]) :]
+    assert 580 < count(made.text) <= 600 and len(by_heading(made.unlisted)["Steps"]) > 20
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_output_that_is_sent_as_the_user_is_the_result_of_the_command() -> None:
     step = assistant("I run the tests.\n```bash\npytest -q\n```")
     output = user("<returncode>1</returncode>\n<output>\nE   KeyError: 'x'\n1 failed\n</output>")
     made = summarised([user("Fix the parser."), *[step, output] * 4])
-    assert sections(made.text)["Failed last"] == ["pytest -q → E KeyError: 'x'"]
+    assert by_heading(made.text)["Failed last"] == ["pytest -q → E KeyError: 'x'"]
     made = summarised([output, *[step, output] * 4, step, user("Killed.")], made.text)
-    assert sections(made.text)["Requests"] == ["#1 Fix the parser."]
+    assert by_heading(made.text)["Requests"] == ["#1 Fix the parser."]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_sentence_of_a_request_stays_in_it() -> None:
     """So a limit for one request ends with it; only a labelled sentence holds on."""
     first = "Only check src/a.py before 2027-01-05, repair nothing.\nRULE: Never push to main."
     text = summarised([user(first), assistant("It is broken. " * 9), user("Repair it.")]).text
-    assert sections(text)["Requests"] == [f"#1 {first}", "#3 Repair it."]
+    assert by_heading(text)["Requests"] == [f"#1 {first}", "#3 Repair it."]
     long = user(f"{'It is as it was. ' * 300}\nRULE: Never push to main.\n{'So be it. ' * 300}")
     assert "RULE: Never push to main." in summarised([long, *WORK], tokens=120).text
 
@@ -251,7 +251,7 @@ def test_of_a_long_request_what_was_pasted_is_left_out_first() -> None:
     said[30] = "- Leave the generated files alone"
     request = "\n".join(["<files>", "Repair it.", *said, "```", pasted, "```", "Thanks."])
     made = summarised([user(request)], tokens=240).text
-    (shown,) = sections(made)["Requests"]
+    (shown,) = by_heading(made)["Requests"]
     assert shown.startswith("#1 <files>") and shown.endswith("Thanks.") and count(made) > 180
     assert said[30] in shown and "compute" not in shown and "part 0 " in shown
 
@@ -280,7 +280,7 @@ def test_no_one_speaks_for_the_user() -> None:
     text = summarised([user("Tidy up."), *talk, result("a", "b"), user("now run the tests")]).text
     assert "no\n  (asked: Shall I delete the database?)" in text and "now run" in text
     typed = [user("<command-name>/review</command-name>"), user("Look at each file. " * 60)]
-    assert sections(summarised(typed).text)["Requests"] == ["#1 /review"]
+    assert by_heading(summarised(typed).text)["Requests"] == ["#1 /review"]
 
 
 def test_statements_outlast_everything_else() -> None:
@@ -290,7 +290,7 @@ def test_statements_outlast_everything_else() -> None:
         talk = [user(f"And what of case {number}?"), assistant(f"Case {number} is fine. " * 6)]
         made = summarised(talk, made.unlisted, made.text, tokens=300)
         assert count(made.text) <= 300
-    found = sections(made.text)
+    found = by_heading(made.text)
     assert found["Stated by the user"][-1] == "CONSTRAINT: The budget cap is $500 in total."
     assert REQUEST in found["Requests"][0]
     assert "case 20?" in made.unlisted
@@ -301,7 +301,7 @@ def test_statements_outlast_everything_else() -> None:
 def test_a_long_request_is_shown_by_whole_sentences() -> None:
     """Its first and its last sentences, and never half a sentence."""
     sentences = [f"Step {number} of the plan is the one after it." for number in range(400)]
-    (shown,) = sections(summarised([user(" ".join(sentences))], tokens=200).text)["Requests"]
+    (shown,) = by_heading(summarised([user(" ".join(sentences))], tokens=200).text)["Requests"]
     head, left_out, tail = shown.removeprefix("#1 ").split("\n")
     assert "characters left out" in left_out
     assert head.startswith(sentences[0]) and tail.endswith(sentences[-1])
@@ -333,7 +333,7 @@ def test_hostile_text_takes_linear_time(unit: str) -> None:
 WORDS = st.text(max_size=60) | st.sampled_from(
     [
         *("I decided to go.", "The port is 80 here.", "Actually the port is 81 here.", "ok?"),
-        *("## Requests", "- x", "- #3 x", HEADING, NOTHING, f"{MORE}x", "必ず日本語で。", "ok"),
+        *("## Requests", "- x", "- #3 x", TITLE, NOTHING, f"{MORE}x", "必ず日本語で。", "ok"),
         *("RULE: Use port 80.", "RULE:\nx", "#9 a", "a → b → c", "```\na\n```", "[x] #1 y"),
         *("a\n  b", "<output>x</output>", "x. " * 90, "in /a", "/a/b/c.py, d.py", "```\nls\n```"),
     ]
@@ -360,7 +360,7 @@ def test_summaries_are_bounded_and_repeatable(
     made = summarised(messages, previous, tokens=tokens)
     assert count(made.text) <= tokens or made.text == NOTHING
     assert summarised(messages, previous, tokens=tokens) == made
-    for item in made.sections:
+    for item in made.headings:
         assert item.found == item.kept + item.superseded + item.dropped
         assert min(item.kept, item.superseded, item.dropped) >= 0
 
@@ -375,7 +375,7 @@ def test_a_round_without_new_messages_changes_nothing(
 
 
 def test_a_message_that_begins_like_a_summary_is_read_as_one() -> None:
-    """A conversation that goes on from another one's payload keeps its sections.
+    """A conversation that goes on from another one's payload keeps its headings.
 
     Of a harness's own summary the order and, once the work went on, the next step are left out.
     """
@@ -383,7 +383,7 @@ def test_a_message_that_begins_like_a_summary_is_read_as_one() -> None:
         "This session is being continued from a previous conversation.\n\nSummary:\n{}\n\nGo on."
     )
     resumed = [user(frame.format("1. Asked: a\n2. Next: b")), assistant("I did b, and it works.")]
-    assert sections(summarised(resumed).text)["Earlier summary"] == ["1. Asked: a"]
+    assert by_heading(summarised(resumed).text)["Earlier summary"] == ["1. Asked: a"]
     text = summarised(WORK).text
     again = summarised([user(f"[Earlier summary, lossy: {text}]")]).text
-    assert sections(again).keys() == sections(text).keys()
+    assert by_heading(again).keys() == by_heading(text).keys()
