@@ -2,7 +2,7 @@
 
 import { api, at, type Epoch, good, type Report, type Schemas } from "./api.ts";
 import { DEFINITION } from "./content.ts";
-import { reasonText, time, words } from "./format.ts";
+import { reasonText, words } from "./format.ts";
 import { type Resource, useResource } from "./resource.ts";
 
 export type Fields = Record<string, unknown>;
@@ -44,7 +44,7 @@ function known(epochs: Epoch[], reports: Report[], head: number): Build[] {
       stream,
       seq,
       begins: id === first ? epoch : null,
-      label: `up to #${seq} · epoch ${epoch.epoch}${id === first ? ` begins: ${epoch.cache_break_reason ? reasonText(epoch.cache_break_reason) : "the first"}, ${time(epoch.created_at)}` : epoch.changed_after.includes(seq) ? " · with a change of sections or tools" : ""}${isOne ? "" : ` · ${words(epoch.format)} · ${epoch.model}`}`,
+      label: `up to #${seq} · epoch ${epoch.epoch}${id === first ? ` begins: ${epoch.cache_break_reason ? reasonText(epoch.cache_break_reason) : "the first"}` : epoch.changed_after.includes(seq) ? " · with a change of sections or tools" : ""}${isOne ? "" : ` · ${words(epoch.format)} · ${epoch.model}`}`,
     }));
   });
 }

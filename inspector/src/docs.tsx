@@ -7,7 +7,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Markdown } from "./markdown.tsx";
 import { keepTheme, notice, showTheme, theme, THEMES } from "./state.ts";
-import { Badge, Copy, curlOf } from "./ui.tsx";
+import { Badge, Copy, curlOf, Logo } from "./ui.tsx";
 
 interface Schema {
   $ref?: string;
@@ -51,7 +51,7 @@ const METHODS = ["get", "post", "put", "patch", "delete"];
 const nameOf = (ref: string): string => ref.split("/").at(-1) ?? "";
 
 /** Text whose lines were broken for the source: a paragraph is one line. */
-const Prose = ({ text }: { text: string }): JSX.Element => <Markdown text={text.replace(/(\S)\n(?=[^\n\s#`|*-])/g, "$1 ")} />;
+const Prose = ({ text }: { text: string }): JSX.Element => <Markdown text={text.replace(/(\S)\n(?=(?!```)[^\n\s#|*-])/g, "$1 ")} />;
 
 const followed = (schema: Schema): Schema => (schema.$ref ? (document_.value?.components.schemas[nameOf(schema.$ref)] ?? {}) : schema);
 const partsOf = (schema: Schema): Schema[] => schema.anyOf ?? schema.oneOf ?? schema.allOf ?? [];
@@ -126,7 +126,7 @@ function Request({ path, method, operation }: Listed): JSX.Element {
   const isJson = media === "application/json";
   const file = media && !isJson ? ` -H 'Content-Type: ${media}' --data-binary @FILE` : "";
   const command = curlOf(path.replace(/\{(\w+)\}/g, (_, name: string) => exampleFor(name)) + (query && `?${query}`), method.toUpperCase(), isJson && content ? exampleOf(content) : undefined) + file;
-  return <section><div class="title"><h3>Try it</h3><Copy text={command} label="Copy as curl" shown="copy" /></div><pre class="request" tabIndex={0}>{command}</pre></section>;
+  return <section><div class="title"><h3>Try it</h3><span class="hint"><a href={`#${operation.operationId}`}>link</a> <Copy text={command} label="Copy as curl" shown="curl" /></span></div><pre class="request" tabIndex={0}>{command}</pre></section>;
 }
 
 const answerOf = (answer: Answer): Answer => (answer.$ref ? (document_.value?.components.responses[nameOf(answer.$ref)] ?? {}) : answer);
@@ -173,7 +173,7 @@ function Reference({ api }: { api: Document }): JSX.Element {
             <div>{operations.map(({ path, method, operation }) => (
               <Folded key={operation.operationId} id={operation.operationId} kind="operation" open={wanted === operation.operationId}
                 title={<><Badge kind={`method ${method}`}>{method.toUpperCase()}</Badge> <code>{path}</code> <span class="muted">{operation.summary}</span></>}>
-                {() => <><p class="muted"><a href={`#${operation.operationId}`}>link</a></p><Details path={path} method={method} operation={operation} /></>}
+                {() => <Details path={path} method={method} operation={operation} />}
               </Folded>
             ))}</div>
           </section>
@@ -186,7 +186,7 @@ function Reference({ api }: { api: Document }): JSX.Element {
 function Page(): JSX.Element {
   return (
     <>
-      <header class="top"><a class="brand" href="inspector">Context <b>inspector</b></a><span class="grow" />
+      <header class="top"><a class="brand" href="inspector"><Logo />Context <b>inspector</b></a><span class="grow" />
         <button type="button" class="plain" onClick={() => keepTheme(THEMES[theme.value])}><span aria-hidden="true">◐</span> {theme.value}<span class="sr"> colours, change</span></button></header>
       <main>{document_.value ? <Reference api={document_.value} /> : <p class="loading" role="status">Reading the description…</p>}</main>
       <div class="toasts" role="status">{notice.value && <p class="toast">{notice.value.text}</p>}</div>

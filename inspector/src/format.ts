@@ -5,7 +5,7 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 
 export const count = (value: number): string => whole.format(value);
 export const compact = (value: number): string => (value < 10_000 ? count(value) : short.format(value));
-export const percent = (value: number): string => `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+export const percent = (value: number): string => `${value > 0 && value < 0.05 ? "<0.1" : value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
 export const bytes = (value: number): string =>
   value < 1024 ? `${value} B` : value < 1_048_576 ? `${(value / 1024).toFixed(1)} KiB` : `${(value / 1_048_576).toFixed(1)} MiB`;
 

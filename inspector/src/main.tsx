@@ -8,7 +8,7 @@ import { useEffect } from "preact/hooks";
 import { api, good } from "./api.ts";
 import { link, place } from "./router.ts";
 import { apiKey, changes, keepKey, keepTheme, keyWanted, mayWrite, notice, showTheme, theme, THEMES } from "./state.ts";
-import { Empty } from "./ui.tsx";
+import { Empty, Logo } from "./ui.tsx";
 import { Agents } from "./views/agents.tsx";
 import { ConversationPage } from "./views/conversation.tsx";
 import { Conversations } from "./views/conversations.tsx";
@@ -83,14 +83,6 @@ function Page(): JSX.Element {
     </>
   );
 }
-
-const Logo = (): JSX.Element => (
-  <svg width="20" height="20" viewBox="0 0 20 20" aria-hidden="true">
-    <rect x="1" y="2" width="5" height="16" rx="1.5" class="l1" />
-    <rect x="7.5" y="2" width="3" height="16" rx="1.5" class="l2" />
-    <rect x="12" y="2" width="7" height="16" rx="1.5" class="l3" />
-  </svg>
-);
 
 showTheme();
 const root = document.getElementById("app");

@@ -2,7 +2,7 @@
 
 import { useEffect } from "preact/hooks";
 import type { ConversationItem, Receipt } from "./api.ts";
-import { count, reasonText, words } from "./format.ts";
+import { count, reasonText } from "./format.ts";
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 /** Keys of the metadata that hold a title, the first that is there wins. */
@@ -71,5 +71,5 @@ export function starved(receipt: Receipt): string | null {
   const sum = (name: "found" | "kept" | "superseded"): number => headings.reduce((total, heading) => total + heading[name], 0);
   const wanted = sum("found") - sum("superseded");
   if (receipt.status !== "active" || wanted < 6 || sum("kept") * 3 > wanted) return null;
-  return `The summary is starved: its ${count(receipt.summary_tokens)} tokens have room for ${sum("kept")} of ${wanted} statements (${words(receipt.trigger)}).`;
+  return `The summary is starved: its ${count(receipt.summary_tokens)} tokens have room for ${sum("kept")} of ${wanted} statements that cannot be looked up again.`;
 }

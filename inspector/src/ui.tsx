@@ -52,10 +52,18 @@ export function Failed({ error, retry }: { error: Refused; retry?: () => void })
       <p>{error.message}</p>
       {error.status === 0 && <p>Check that the service runs, then try again.</p>}
       {error.problem && <p class="muted">Request <code>{error.problem.request_id}</code></p>}
-      {retry && <button type="button" onClick={retry}>Try again</button>}
+      {retry && (error.status === 0 || error.status >= 500) && <button type="button" onClick={retry}>Try again</button>}
     </div>
   );
 }
+
+export const Logo = (): JSX.Element => (
+  <svg width="20" height="20" viewBox="0 0 20 20" aria-hidden="true">
+    <rect x="1" y="2" width="5" height="16" rx="1.5" class="l1" />
+    <rect x="7.5" y="2" width="3" height="16" rx="1.5" class="l2" />
+    <rect x="12" y="2" width="7" height="16" rx="1.5" class="l3" />
+  </svg>
+);
 
 /** Says that there is nothing and what to do; `page` where nothing else is on the page. */
 export function Empty({ title, children, page }: { title: string; children?: ComponentChildren; page?: boolean }): JSX.Element {
@@ -92,7 +100,7 @@ export function BeforeAfter({ before, after }: { before: number; after: number }
     <div class="before-after">
       <span>before</span><div class="bar"><div class="was" style={{ width: `${(100 * before) / most}%` }} /></div><span class="num">{compact(before)}</span>
       <span>after</span><div class="bar"><div class="is" style={{ width: `${(100 * after) / most}%` }} /></div>
-      <span class="num">{compact(after)}{before > 0 && <em> −{percent(saved)}</em>}</span>
+      <span class="num">{compact(after)}{saved !== 0 && <em> {saved > 0 ? "−" : "+"}{percent(Math.abs(saved))}</em>}</span>
     </div>
   );
 }

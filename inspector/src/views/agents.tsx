@@ -73,7 +73,7 @@ export function Agents(): JSX.Element {
       {list.error ? <Failed error={list.error} /> : !items ? <Loading what="agents" /> : items.length === 0 ? (
         <Empty title="There are no agents.">An agent shares a model, a policy, sections and tools between conversations: <code>POST /v1/agents</code> creates one.</Empty>
       ) : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Agents"><table class="list">
+        <div class="scroll" tabIndex={0} role="region" aria-label="Agents"><table class="list rows">
           <thead><tr>
             <th scope="col">Agent</th><th scope="col" class="c1">Model</th><th scope="col" class="c2">Rolling window</th>
             <Sorted name="Calls" by="calls" size="c1" {...head} /><Sorted name="Tokens" by="tokens" size="c2" {...head} /><Sorted name="Cached" by="cached" {...head} /><Sorted name="Cost" by="cost" size="c1" {...head} /><Sorted name="Tokens saved" by="saved" size="c2" {...head} />

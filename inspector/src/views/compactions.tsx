@@ -6,11 +6,15 @@ import { api, at, type Conversation, type CompactResult, good, type Message, typ
 import { lineOf } from "../content.ts";
 import { count, plural, reasonText, usd, words } from "../format.ts";
 import { readRange } from "../log.ts";
+import { Markdown } from "../markdown.tsx";
 import { shortId, starved } from "../names.ts";
 import { place, toConversation } from "../router.ts";
 import { usePages, useResource } from "../resource.ts";
 import { changes, mayWrite } from "../state.ts";
 import { Action, Badge, BeforeAfter, Copy, Curl, Empty, Failed, Fact, Field, hasWords, Loading, Marked, More, When } from "../ui.tsx";
+
+/** What began a compaction, in words. */
+const TRIGGERS: Record<string, string> = { background: "in the background", proactive: "before a build", forced: "asked for", emergency: "after an overflow", tool_output: "to clear tool results", provider: "by the provider" };
 
 /** Where a reader comes from: a message, and the words that led to it. */
 interface Sought {
@@ -62,7 +66,7 @@ function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; n
   return (
     <article class={`card receipt ${receipt.status}`}>
       <div class="title">
-        <h3><Badge kind={receipt.status}>{receipt.status}</Badge> {words(receipt.strategy)} <span class="muted">{words(receipt.trigger)}</span></h3>
+        <h3><Badge kind={receipt.status}>{receipt.status}</Badge> {words(receipt.strategy)} <span class="muted">· {TRIGGERS[receipt.trigger] ?? words(receipt.trigger)}</span></h3>
         <span class="buttons">
           <span class="muted"><When iso={receipt.created_at} /> · <a href={toConversation(id, "compactions", { c: receipt.compaction_id })}>link</a> · <Copy text={receipt.compaction_id} label="Copy id" shown={shortId(receipt.compaction_id)} /></span>
           <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide" : "Show"} summary and messages</button>
@@ -137,7 +141,7 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
           {unlisted && <section aria-label="Dropped"><h4>Dropped: statements that had no room{maker.data && <> <a href={toConversation(id, "compactions", { c: maker.data.compaction_id })}>in the compaction that wrote the summary</a></>}</h4><p class="pre dropped" tabIndex={0}><Marked text={unlisted} query={q} /></p></section>}
         </div>
       )}
-      {dropped && <p class="hint">A higher target keeps more, and a pinned message stays word for word.</p>}
+      {dropped && <p class="hint">{!unlisted && "What was dropped is listed only in the compaction that wrote the summary. "}A higher target keeps more, and a pinned message stays word for word.</p>}
       <div class="side-by-side">
         <section aria-label="Before: the messages">
           <h4>Before: the messages</h4>
@@ -153,7 +157,7 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
           {summaries.map((summary) => (
             <div key={summary.summary_range.join()}>
               <p class="muted">Level {summary.level} · messages {summary.summary_range[0]}–{(summary.summary_range[1] ?? 1) - 1} · {plural(summary.token_count, "token")}</p>
-              <p class="pre"><Marked text={summary.text} query={q} /></p>
+              {q ? <p class="pre"><Marked text={summary.text} query={q} /></p> : <Markdown text={summary.text} />}
             </div>
           ))}
           {receipt.note && <p class="pre">{receipt.note}</p>}
@@ -202,7 +206,7 @@ function DryRuns({ conversation }: { conversation: Conversation }): JSX.Element 
     event.preventDefault();
     const form = new FormData(event.target as HTMLFormElement);
     const [model, target] = [String(form.get("model") ?? "").trim(), String(form.get("target") ?? "")];
-    const chosen = form.getAll("strategy").map(String) as DryRunStrategy[];
+    const chosen = form.getAll("strategy").map(String) as Conversation["policy"]["strategy"][];
     setBusy(true);
     Promise.all(chosen.map(async (strategy): Promise<Run> => {
       try {
@@ -231,16 +235,14 @@ function DryRuns({ conversation }: { conversation: Conversation }): JSX.Element 
   );
 }
 
-type DryRunStrategy = Conversation["policy"]["strategy"];
-
 function RunCard({ run: { strategy, result, refused } }: { run: Run }): JSX.Element {
   if (!result) return <article class="run"><h3>{words(strategy)}</h3><p class="refused">{refused}</p></article>;
   return (
     <article class="run">
       <h3>{words(strategy)}</h3>
-      {result.reason && result.reason !== "dry run" && <p class="muted">{result.reason}</p>}
+      {result.reason && result.reason !== "dry run" && <p class="muted">{words(result.reason)}</p>}
       <BeforeAfter before={result.before_tokens} after={result.after_tokens} />
-      <p class="muted">{result.before_messages} → {plural(result.after_messages, "message")}{result.estimated && " · estimated"} · {usd(result.cost_usd)}</p>
+      <p class="muted">{result.before_messages} → {plural(result.after_messages, "message")}{result.estimated && " · estimated"}{result.cost_usd !== null && result.cost_usd > 0 && ` · ${usd(result.cost_usd)}`}</p>
       {result.degraded.length > 0 && <p class="warn">{result.degraded.map(reasonText).join(", ")}</p>}
       {result.summary_range && <p class="muted">Summary of {result.summary_range[0]}–{(result.summary_range[1] ?? 1) - 1}, {plural(result.summary_tokens, "token")}</p>}
     </article>

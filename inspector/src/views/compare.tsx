@@ -15,7 +15,6 @@ const WORDS_UP_TO = 20_000;
 const LONG_RUN = 8;
 /** How many rows are shown before the others are asked for. */
 const ROWS = 24;
-
 /** How many ends of the cached prefix are listed. */
 const ENDS = 6;
 const sizeOf = (items: PayloadItem[]): number => items.reduce((sum, { item }) => sum + JSON.stringify(item).length, 0);

@@ -36,8 +36,7 @@ export function ConversationPage({ id, view }: { id: string; view: string }): JS
   const name = found.data ? nameOf(found.data) : nameById(id);
   useTitle(`${VIEWS.find(([each]) => each === view)?.[1] ?? "Window"} · ${name}`);
   const current = useRef<HTMLAnchorElement>(null);
-  const known = found.data !== undefined;
-  useEffect(() => current.current?.scrollIntoView({ block: "nearest", inline: "nearest" }), [view, known]);
+  useEffect(() => current.current?.scrollIntoView({ block: "nearest", inline: "nearest" }), [view, Boolean(found.data)]);
   if (found.error) {
     return found.error.status === 404
       ? <Empty page title="There is no such conversation.">It may have been deleted, or it belongs to another tenant. <a href="#/conversations">All conversations</a></Empty>
@@ -107,7 +106,7 @@ function Banner({ conversation: { conversation_id: id }, epochs = [] }: { conver
   if (!failure && !cut && !hungry && breaks.length < BREAKS) return null;
   return (
     <div class="failed banner" role="alert">
-      {failure && <p><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; next try <When iso={failure.retry_at} /></>}</p>}
+      {failure && <p><strong>The last automatic compaction failed</strong> <When iso={failure.failed_at} />: {failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && Date.parse(failure.retry_at) > Date.now() && <>; next try <When iso={failure.retry_at} /></>} <a href={toConversation(id, "live")}>See the events</a></p>}
       {cut && <p><strong>The last payload did not fit</strong>: a provider refused it <When iso={cut.created_at} />, and it was cut from {count(cut.before_tokens)} to {count(cut.after_tokens)} tokens{cut.before_messages > cut.after_messages && ` (${plural(cut.before_messages - cut.after_messages, "message")} less)`}. <a href={toConversation(id, "compactions", { c: cut.compaction_id })}>See what was left out</a></p>}
       {hungry && receipt && <p><strong>{hungry}</strong> A higher target keeps more; a pinned message stays word for word. <a href={toConversation(id, "compactions", { c: receipt.compaction_id })}>See what was dropped</a></p>}
       {last && breaks.length >= BREAKS && <p><strong>The cache breaks at nearly every build</strong>: {breaks.length} times in the last {last.start_seq - (breaks.at(-1)?.start_seq ?? 0) + 1} messages ({[...new Set(breaks.map((epoch) => reasonText(epoch.cache_break_reason ?? "")))].join(", ")}). <a href={toConversation(id, "compare", { b: firstBuild(last) })}>See what changed</a></p>}

@@ -79,7 +79,6 @@ export function Conversations(): JSX.Element {
     const timer = setInterval(() => document.visibilityState === "visible" && (changes.value += 1), 15_000);
     return () => clearInterval(timer);
   }, []);
-  const filtered = Boolean(agent || metadata);
   return (
     <section class="page">
       <div class="title">
@@ -100,13 +99,13 @@ export function Conversations(): JSX.Element {
           <More more={list.more} loading={list.loading} />
         </>
       ) : items.length === 0 && !list.more ? (
-        filtered ? <Empty title="No conversation matches.">Remove a filter above.</Empty> : (
+        agent || metadata ? <Empty title="No conversation matches.">Remove a filter above.</Empty> : (
           <Empty title="There are no conversations yet.">Run <code>context-service demo</code> to see the sample conversations here, or append messages with <code>POST /v1/conversations</code>.</Empty>
         )
       ) : (
         <>
           <div class="scroll" tabIndex={0} role="region" aria-label="Conversations">
-            <table class="list">
+            <table class="list rows">
               <thead><tr>
                 <th scope="col">Conversation</th>
                 <Sorted name="Health" by="health" sorted={sorted} sort={sort} />

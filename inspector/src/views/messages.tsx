@@ -140,7 +140,7 @@ function Found({ id, q, seq, role, state }: { id: string; q: string; seq: number
   return (
     <>
       <p class="muted" role="status">{hits.more ? `The first ${hits.items.length}` : count(hits.items.length)} found, hidden messages included.</p>
-      <div class="transcript">{hits.items.map((message) => <Row key={message.seq} id={id} message={message} names={names} q={q} marked={message.seq === seq} />)}</div>
+      <div class="found">{hits.items.map((message) => <Row key={message.seq} id={id} message={message} names={names} q={q} marked={message.seq === seq} />)}</div>
       <More more={hits.more} loading={hits.loading} />
     </>
   );
@@ -203,7 +203,7 @@ function Row({ id, message, names, q, marked }: { id: string; message: Message; 
         {message.pinned && <Badge kind="pin">pinned</Badge>}
         {message.redacted_at && <Badge kind="redacted">redacted</Badge>}
         <span class="grow" />
-        <span class="muted" title={time(message.created_at)}>turn {message.turn} · {message.token_count > LARGE_TOKENS ? <b>{plural(message.token_count, "token")}</b> : plural(message.token_count, "token")} · <When iso={message.created_at} /></span>
+        <span class="muted" title={time(message.created_at)}><span class="c1">turn {message.turn} · </span>{message.token_count > LARGE_TOKENS ? <b>{plural(message.token_count, "token")}</b> : plural(message.token_count, "token")} · <When iso={message.created_at} /></span>
         {q && <a href={toConversation(id, "messages", { seq: String(message.seq) })}>show among its neighbours</a>}
         <Copy text={message.id} label="Copy id" />
         <span class="row-actions">

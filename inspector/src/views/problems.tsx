@@ -60,7 +60,7 @@ function Why({ item, problem }: { item: ConversationItem; problem: Problem }): J
   if (problem.kind === "degraded") return <>{problem.hint} <a href={toConversation(id, "compactions", { c: item.usage?.last_compaction?.compaction_id })}>see it</a></>;
   if (why.error) return <span class="refused">{why.error.message}</span>;
   const { failure, cuts } = why.data ?? {};
-  if (failure) return <>{failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && <>; next try <When iso={failure.retry_at} /></>} <a href={toConversation(id, "compactions")}>see compactions</a></>;
+  if (failure) return <>{failure.detail} ({words(failure.reason)}, {plural(failure.failures, "time")} in a row){failure.retry_at && Date.parse(failure.retry_at) > Date.now() && <>; next try <When iso={failure.retry_at} /></>} <a href={toConversation(id, "live")}>see its events</a></>;
   if (!cuts) return <span class="muted">…</span>;
-  return <>{cuts.map((cut) => <div key={cut.compaction_id}>cut from {count(cut.before_tokens)} to {count(cut.after_tokens)} tokens <a href={toConversation(id, "compactions", { c: cut.compaction_id })}>see what was left out</a></div>)}</>;
+  return <>{cuts.map((cut) => <div key={cut.compaction_id}>A provider refused the payload; it was cut from {count(cut.before_tokens)} to {count(cut.after_tokens)} tokens. <a href={toConversation(id, "compactions", { c: cut.compaction_id })}>see what was left out</a></div>)}</>;
 }

@@ -32,7 +32,7 @@ export function Snapshots(): JSX.Element {
           {choices.map((id) => <option key={id} value={id}>{nameById(id)}</option>)}
         </select></Field>
       </form>
-      <SnapshotList conversation={conversation} />
+      {(named.data ?? named.error) && (agents.data ?? agents.error) ? <SnapshotList conversation={conversation} /> : <Loading what="snapshots" />}
     </section>
   );
 }
@@ -90,12 +90,12 @@ function Card({ item }: { item: Snapshot }): JSX.Element {
         <Fact name={item.conversation_ids.length === 1 ? "Conversation" : `${item.conversation_ids.length} conversations`}>{item.conversation_ids.slice(0, 6).map((id, index) => <span key={id}>{index > 0 && ", "}<a href={toConversation(id)} title={id}>{nameById(id)}</a></span>)}{item.conversation_ids.length > 6 && " …"}</Fact>
       </dl>
       {about}
-      {open && <Contents id={item.snapshot_id} />}
+      {open && <Contents id={item.snapshot_id} isOne={item.conversation_ids.length === 1} />}
     </article>
   );
 }
 
-function Contents({ id }: { id: string }): JSX.Element {
+function Contents({ id, isOne }: { id: string; isOne: boolean }): JSX.Element {
   const file = useResource(() => good(api.GET("/v1/snapshots/{snapshot_id}", { params: { path: { snapshot_id: id } } })), ["snapshot", id]);
   const [all, setAll] = useState(false);
   if (file.error) return <Failed error={file.error} retry={file.reload} />;
@@ -105,7 +105,7 @@ function Contents({ id }: { id: string }): JSX.Element {
     <>
       <ol class="originals contents" tabIndex={0} aria-label="Messages of the snapshot">{(all ? messages : messages.slice(0, SHOWN)).map((message) => (
         <li key={`${message.conversation_id}.${message.seq}`}>
-          <a href={toConversation(message.conversation_id, "messages", { seq: String(message.seq) })}>{nameById(message.conversation_id)} #{message.seq}</a> <Badge kind={message.role}>{message.role}</Badge>
+          <a href={toConversation(message.conversation_id, "messages", { seq: String(message.seq) })}>{!isOne && `${nameById(message.conversation_id)} `}#{message.seq}</a> <Badge kind={message.role}>{message.role}</Badge>
           <p>{lineOf(message, 200)}</p>
         </li>
       ))}</ol>

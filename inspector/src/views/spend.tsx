@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { api, good, type Schemas } from "../api.ts";
-import { compact, percent, plural, usd } from "../format.ts";
+import { compact, count, percent, plural, usd } from "../format.ts";
 import { learn, useTitle } from "../names.ts";
 import { link, place, setQuery } from "../router.ts";
 import { useResource } from "../resource.ts";
@@ -11,9 +11,8 @@ import { Curl, Empty, Failed, Fact, Field, Loading } from "../ui.tsx";
 type Row = Schemas["UsageRow"];
 
 /** The colours of the models, the most expensive first; further ones share the last. */
-const COLOURS = ["history", "tools", "summary", "skills", "system", "other"];
+const COLOURS = ["history", "tools", "summary", "result", "system", "other"];
 const colourOf = (place: number): string => COLOURS[Math.min(place, COLOURS.length - 1)] ?? "other";
-
 const DAY_MS = 86_400_000;
 const RANGES = [7, 30, 90, 366];
 const dayOf = (before: number): string => new Date(Date.now() - before * DAY_MS).toISOString().slice(0, 10);
@@ -75,13 +74,13 @@ function Figures({ usage, days }: { usage: Schemas["UsageTotalsAnswer"]; days: n
       <section class="card" aria-label="By model">
         <div class="title"><h2>By model</h2><a href={link(["conversations"], { sort: "cost" })}>the most expensive conversations</a></div>
         <div class="scroll" tabIndex={0} role="region" aria-label="Table of models"><table class="list">
-          <thead><tr><th scope="col">Model</th><th scope="col" class="num">Cost</th><th scope="col" class="num">Share</th><th scope="col" class="num">Calls</th><th scope="col" class="num">Cached</th><th scope="col" class="num c1">Tokens out</th><th scope="col" class="num c1">Tokens saved</th></tr></thead>
+          <thead><tr><th scope="col">Model</th><th scope="col" class="num">Cost</th><th scope="col" class="num">Share</th><th scope="col" class="num c1">Calls</th><th scope="col" class="num">Cached</th><th scope="col" class="num c1">Tokens out</th><th scope="col" class="num c1">Tokens saved</th></tr></thead>
           <tbody>{byModel.map(({ model, rows, cost }, place) => (
-            <tr key={model}><th scope="row"><i class={`swatch ${colourOf(place)}`} />{model}</th><td class="num">{usd(rows.every((row) => row.cost_usd === null) ? null : cost)}</td><td class="num">{totals.cost_usd ? percent((100 * cost) / totals.cost_usd) : "–"}</td><td class="num">{sum(rows, (row) => row.reported.calls)}</td>
+            <tr key={model}><th scope="row"><i class={`swatch ${colourOf(place)}`} />{model}</th><td class="num">{usd(rows.every((row) => row.cost_usd === null) ? null : cost)}</td><td class="num">{totals.cost_usd ? percent((100 * cost) / totals.cost_usd) : "–"}</td><td class="num c1">{count(sum(rows, (row) => row.reported.calls))}</td>
               <td class="num">{percent((100 * sum(rows, (row) => row.reported.cache_read_tokens)) / Math.max(1, sum(rows, sentOf)))}</td><td class="num c1">{compact(sum(rows, (row) => row.reported.output_tokens))}</td><td class="num c1">{compact(sum(rows, (row) => row.saved_tokens))}</td></tr>
           ))}</tbody></table></div>
       </section>
-      <UsageTable usage={{ ...usage, data: data.toReversed() }} />
+      <UsageTable usage={usage} />
     </>
   );
 }
@@ -112,8 +111,8 @@ export function UsageTable({ usage }: { usage: Schemas["UsageTotalsAnswer"] }): 
       <div class="title"><h2>By day and model</h2><span class="muted">{usage.from} to {usage.to}{place.value.parts[0] !== "spend" && <> · <a href={link(["spend"])}>all conversations</a></>}</span></div>
       {usage.data.length === 0 ? <Empty title="No usage was reported." /> : (
         <div class="scroll" tabIndex={0} role="region" aria-label="Table of usage"><table class="list"><thead><tr><th scope="col">Day</th><th scope="col">Model</th><th scope="col" class="num">Calls</th><th scope="col" class="num c1">Input, new</th><th scope="col" class="num c1">Input, cached</th><th scope="col" class="num c1">Output</th><th scope="col" class="num">Cost</th></tr></thead>
-          <tbody>{usage.data.map((row) => (
-            <tr key={`${row.day}${row.model}`}><td>{row.day}</td><td>{row.model}</td><td class="num">{row.reported.calls}{row.summaries.calls > 0 && <span class="muted"> + {row.summaries.calls} for summaries</span>}</td><td class="num c1">{compact(row.reported.input_tokens)}</td><td class="num c1">{compact(row.reported.cache_read_tokens)}</td><td class="num c1">{compact(row.reported.output_tokens)}</td><td class="num">{usd(row.cost_usd)}</td></tr>
+          <tbody>{usage.data.toReversed().map((row) => (
+            <tr key={`${row.day}${row.model}`}><td class="day">{row.day}</td><td>{row.model}</td><td class="num">{count(row.reported.calls)}{row.summaries.calls > 0 && <span class="muted"> + {row.summaries.calls} for summaries</span>}</td><td class="num c1">{compact(row.reported.input_tokens)}</td><td class="num c1">{compact(row.reported.cache_read_tokens)}</td><td class="num c1">{compact(row.reported.output_tokens)}</td><td class="num">{usd(row.cost_usd)}</td></tr>
           ))}</tbody></table></div>
       )}
     </section>

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import type { Conversation, Epoch } from "../api.ts";
 import { firstBuild } from "../builds.ts";
 import { type Call, type History, readHistory } from "../calls.ts";
-import { compact, count, percent, plural, reasonText, time, usd, words } from "../format.ts";
+import { compact, count, percent, plural, reasonText, time, timeAfter, usd, words } from "../format.ts";
 import { toConversation } from "../router.ts";
 import { useResource } from "../resource.ts";
 import { Badge, Curl, Empty, Failed, Fact, Loading } from "../ui.tsx";
@@ -35,7 +35,7 @@ export function Timeline({ conversation }: { conversation: Conversation }): JSX.
           <Fact name="Calls">{count(calls.length)}{more && " (the newest)"}</Fact>
           <Fact name="Compactions">{count(receipts.length)}</Fact>
         </dl>
-        {undivided > 0 && <p class="hint">{plural(undivided, "call")} in grey: reported without its build or for an older epoch, so that nobody knows its regions.</p>}
+        {undivided > 0 && <p class="hint">{plural(undivided, "call")} in grey: reported without its build, or after its sections or tools had changed: its regions are not known.</p>}
         {calls.length > 0 ? <Chart id={id} history={all.data} /> : (
           <Empty title="No call was reported yet.">Report the usage of calls with <code>POST /v1/conversations/{id}/usage</code> and their <code>build_id</code>, or in builds with <code>report</code>: each becomes a point here.</Empty>
         )}
@@ -50,24 +50,24 @@ function Calls({ id, history: { calls, epochs } }: { id: string; history: Histor
   const [breaks, setBreaks] = useState(false);
   const [all, setAll] = useState(false);
   const rows = [
-    ...calls.map((call) => ({ when: call.at, call, epoch: call.begins })),
-    ...epochs.map((epoch) => ({ when: Date.parse(epoch.created_at), call: null, epoch })),
-  ].filter(({ epoch }) => !breaks || epoch?.cache_break_reason).toSorted((a, b) => b.when - a.when);
+    ...calls.map((call) => ({ when: new Date(call.at).toISOString(), call, epoch: call.begins })),
+    ...epochs.map((epoch) => ({ when: new Date(epoch.created_at).toISOString(), call: null, epoch })),
+  ].filter(({ epoch }) => !breaks || epoch?.cache_break_reason).toSorted((a, b) => b.when.localeCompare(a.when));
   const shown = all ? rows : rows.slice(0, SHOWN);
   return (
     <section class="card" aria-label="Calls">
       <div class="title"><h2>Calls</h2><label><input type="checkbox" checked={breaks} onChange={(event) => setBreaks(event.currentTarget.checked)} /> only where the cached prefix ended</label></div>
       {rows.length === 0 ? <Empty title={breaks ? "The cached prefix never ended." : "No payload was built yet."} /> : (
         <div class="scroll" tabIndex={0} role="region" aria-label="Table of calls"><table class="list">
-          <thead><tr><th scope="col" class="c1">Time</th><th scope="col" class="num">Up to</th><th scope="col" class="num">Tokens in</th><th scope="col" class="num">Cached</th><th scope="col" class="num c1">Out</th><th scope="col" class="num c1" title="At the prices of now">Cost</th><th scope="col">Prefix</th></tr></thead>
-          <tbody>{shown.map(({ when, call, epoch }) => (
+          <thead><tr><th scope="col" class="c1">Time</th><th scope="col" class="num">Up to</th><th scope="col" class="num">Tokens in</th><th scope="col" class="num">Cached</th><th scope="col" class="num c1">Out</th><th scope="col" class="num" title="At the prices of now">Cost</th><th scope="col">Prefix</th></tr></thead>
+          <tbody>{shown.map(({ when, call, epoch }, index) => (
             <tr key={`${when}.${call?.seq}.${epoch?.epoch_id}`}>
-              <td class="c1">{time(new Date(when).toISOString())}</td>
+              <td class="c1" title={time(when)}>{timeAfter(when, shown[index - 1]?.when)}</td>
               <td class="num">{call?.build ? <a href={toConversation(id, "messages", { as_of: call.build })}>#{call.seq}</a> : `#${call?.seq ?? epoch?.start_seq}`}</td>
               <td class="num">{call ? count(call.sent) : <span class="muted">not reported</span>}</td>
               <td class="num cached" title={call ? `${count(call.cached)} tokens` : undefined}>{call ? percent((100 * call.cached) / Math.max(1, call.sent)) : "–"}</td>
               <td class="num c1">{call ? count(call.output) : "–"}</td>
-              <td class="num c1">{usd(call?.cost)}</td>
+              <td class="num">{usd(call?.cost)}</td>
               <td><Prefix id={id} epoch={epoch} call={call} />{call && <Said said={call.said} />}</td>
             </tr>
           ))}</tbody></table></div>

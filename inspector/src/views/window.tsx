@@ -63,7 +63,7 @@ export function Window({ conversation, epochs, agent }: Shown): JSX.Element {
         <>
           <Failed error={preview.error} retry={preview.reload} />
           {refused && <section class="card" aria-label="Budget"><h2>What does not fit</h2><Legend id={id} budget={refused} /><p class="hint">A larger context window above shows the messages.</p></section>}
-          {preview.error.problem?.errors.some((error) => error.pointer === "/model") && <p class="hint">Choose a model above.</p>}
+          {!refused && preview.error.status === 422 && <p class="hint">Choose another model or context window above.</p>}
         </>
       ) : !shown ? <Loading what="the window" /> : (
         <>
@@ -179,9 +179,11 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
   const head = preview.through_seq;
   const messages = preview.diagnostics.shown_messages;
   const skipped = preview.diagnostics.shown_ranges.reduce((sum, [start = 1, end = 1]) => sum + Math.max(0, Math.min(end, head + 1) - start), 0) - messages.length;
-  const [peeked, setPeeked] = useState<ShownMessage>();
-  const text = usePeeked(id, peeked);
-  const kind = useKind(id, peeked);
+  const [pointed, setPointed] = useState<ShownMessage>();
+  const [largest] = messages.toSorted((a, b) => b.token_count - a.token_count);
+  const peeked = pointed ?? largest;
+  const text = usePeeked(id, pointed);
+  const kind = useKind(id, pointed);
   const list = useRef<HTMLDivElement>(null);
   const items = useMemo(() => {
     const result: Item[] = [];
@@ -205,7 +207,6 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
   const stableTokens = messages.filter((message) => message.seq <= stable).reduce((sum, message) => sum + message.token_count, 0);
   const prefix = preview.diagnostics.budget.system_prompt + preview.diagnostics.budget.skill_prompts + preview.diagnostics.budget.tool_descriptions + preview.diagnostics.budget.summary + stableTokens;
   const breakpoints = new Set(preview.diagnostics.breakpoint_seqs);
-  const [largest] = messages.toSorted((a, b) => b.token_count - a.token_count);
   // One scale for all cells: the largest message takes a row at most.
   const row = Math.max(total / 7, ...messages.map((message) => message.token_count), 1);
   const widthOf = (tokens: number): string => `max(8px, ${(99.5 * tokens) / row}%)`;
@@ -233,10 +234,10 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
       <div class="cells" ref={list} onKeyDown={move}>
         {items.map((item, index) => "message" in item ? (
           <a key={item.message.seq} class={`cell ${item.message.role} ${item.message.state}${item.message.pinned ? " pinned" : ""}${item.message.seq <= stable ? " stable" : ""}${breakpoints.has(item.message.seq) ? " breakpoint" : ""}`}
-            style={{ width: widthOf(item.message.token_count) }} tabIndex={index === items.length - 1 || item.message === peeked ? 0 : -1}
+            style={{ width: widthOf(item.message.token_count) }} tabIndex={index === items.length - 1 || item.message === pointed ? 0 : -1}
             href={toConversation(id, "messages", { seq: String(item.message.seq) })}
             aria-label={`${item.message.seq}, ${item.message.role}, ${item.message.token_count} tokens, ${item.message.state}${item.message.pinned ? ", pinned" : ""}${breakpoints.has(item.message.seq) ? ", cache breakpoint after it" : ""}`}
-            onMouseEnter={() => setPeeked(item.message)} onFocus={() => setPeeked(item.message)} />
+            onMouseEnter={() => setPointed(item.message)} onFocus={() => setPointed(item.message)} />
         ) : (
           <a key={`gap${item.from}`} class={`gap ${item.state === "summarised" ? "summarised" : ""}`} href={item.state === "summarised" ? toConversation(id, "compactions") : toConversation(id, "messages", { seq: String(item.from) })}>
             {plural(item.to - item.from, "message")} {item.state}{item.tokens ? ` in ${compact(item.tokens)} tokens` : ""}
@@ -244,12 +245,12 @@ function Cells({ conversation, preview }: { conversation: Conversation; preview:
         ))}
       </div>
       <div class="peek" aria-live="polite">
-        {peeked ? (
+        {peeked && (
           <>
-            <p><b>#{peeked.seq}</b> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={peeked.state}>{peeked.state}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{peeked.role === "tool" && `${kind} · `}{plural(peeked.token_count, "token")}{text && ` · turn ${text.turn} · ${time(text.created_at)}`}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
-            <p class="text">{text ? lineOf(text, 700) : "…"}</p>
+            <p>{peeked === largest && <span class="muted">the largest: </span>}<a href={toConversation(id, "messages", { seq: String(peeked.seq) })}><b>#{peeked.seq}</b></a> <Badge kind={peeked.role}>{peeked.role}</Badge> <Badge kind={peeked.state}>{peeked.state}</Badge> {peeked.pinned && <Badge kind="pin">pinned</Badge>} <span class="muted">{pointed?.role === "tool" && `${kind} · `}{plural(peeked.token_count, "token")}{text && ` · turn ${text.turn} · ${time(text.created_at)}`}{peeked.seq <= stable && " · in the stable prefix"}{breakpoints.has(peeked.seq) && " · cache breakpoint"}</span></p>
+            <p class="text">{text ? lineOf(text, 700) : pointed ? "…" : <span class="muted">Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</span>}</p>
           </>
-        ) : <p class="muted">{largest && <>The largest is <a href={toConversation(id, "messages", { seq: String(largest.seq) })}>message {largest.seq}</a> with {plural(largest.token_count, "token")}. </>}Point at a message to read it, or move with the arrow keys; open it to see it in the transcript.</p>}
+        )}
       </div>
     </section>
   );
