@@ -25,8 +25,8 @@ from app.conversations.receipt import (
     Trigger,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.stored_receipts import kept_by
 from app.conversations.view import HeadingCount, Summary, overlap, spans_through
+from app.conversations.view_changes import kept_seqs
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
 
@@ -224,7 +224,7 @@ class ReceiptService:
                 )
                 state = conversation.state
             parent = await session.contexts.find_receipt(conversation_id, receipt.parent_id)
-            kept = await kept_by(session, conversation_id, parent)
+            kept = kept_seqs(parent.view) if parent is not None else ()
             with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
             limits = (await self._resolver.of(conversation)).policy_limits
             applied = await session.contexts.show(

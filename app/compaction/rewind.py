@@ -23,9 +23,9 @@ from app.conversations.events import EventType
 from app.conversations.moving_window import ActiveWindows
 from app.conversations.receipt import Receipt, Trigger
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.stored_receipts import kept_by, store_view
+from app.conversations.stored_receipts import store_view
 from app.conversations.view import Span, count_in, overlap
-from app.conversations.view_changes import base_view, covers_only
+from app.conversations.view_changes import base_view, covers_only, kept_seqs
 from app.repositories import Database, Repositories
 
 REWOUND: Final = "rewound"
@@ -104,7 +104,9 @@ class RewindService:
             shown = await session.contexts.find_receipt(key, shown.parent_id)
         conversation = await self._active.rewind(session, before, leaving)
         state, policy = conversation.state, self._resolver.policy_of(conversation)
-        kept = state.kept_seqs if shown is active else await kept_by(session, key, shown)
+        kept = state.kept_seqs
+        if shown is not active:
+            kept = kept_seqs(shown.view) if shown is not None else ()
         kept = tuple(seq for seq in kept if seq <= to_seq)
         conversation = replace(conversation, state=replace(state, kept_seqs=kept))
         view = base_view(conversation.state, shown.view if shown is not None else None, policy)

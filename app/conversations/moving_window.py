@@ -31,7 +31,13 @@ from app.conversations.view import (
     still_restored,
     time_after_clear,
 )
-from app.conversations.view_changes import base_view, shown_entries, view_summary_tokens, with_view
+from app.conversations.view_changes import (
+    base_view,
+    kept_with_pins,
+    shown_entries,
+    view_summary_tokens,
+    with_view,
+)
 from app.database.connections import Statement
 from app.database.sql import assigned, edges, equal, fields_of
 from app.repositories import Database, Repositories
@@ -314,8 +320,8 @@ async def view_state_of(
 ) -> ViewState:
     """Return the view of a conversation's window by a receipt, or of the whole window.
 
-    Messages that the state keeps stay in the view. A receipt without effect on the window is left
-    out.
+    Messages that the state keeps stay in the view, and pins are shown, also those set or restored
+    since. A receipt without effect on the window is left out.
     """
     state = conversation.state
     window = state.window.spans
@@ -323,7 +329,11 @@ async def view_state_of(
     whole_window = ViewState(whole, None, 0, state.outside_tokens, state.outside_messages)
     if receipt is None:
         return whole_window
-    view = base_view(state, receipt.view, resolver.policy_of(conversation))
+    policy = resolver.policy_of(conversation)
+    view = base_view(state, receipt.view, policy)
+    pinned = await session.log.pinned(conversation.conversation_id)
+    kept_seqs = kept_with_pins(view, state.kept_seqs, pinned)[0]
+    view = base_view(replace(state, kept_seqs=kept_seqs), receipt.view, policy)
     if (
         view.hidden is None
         and view.provider_item is None
@@ -342,7 +352,7 @@ async def view_state_of(
         view_summary_tokens(view, resolver.counter(conversation.counter)),
         state.tokens - sum(entry.tokens for entry in shown),
         state.head_seq - len(shown),
-        tuple(filter(view.shows, state.kept_seqs)),
+        tuple(filter(view.shows, kept_seqs)),
     )
 
 

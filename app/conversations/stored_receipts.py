@@ -25,7 +25,6 @@ from app.conversations.view import Span, spans_through
 from app.conversations.view_changes import (
     base_view,
     kept_seqs,
-    kept_with_pins,
     provider_item,
     view_from_item,
     with_view,
@@ -56,16 +55,6 @@ async def store_receipt(
     return await session.contexts.show(conversation_id, visible, cause=cause, **after)
 
 
-async def kept_by(
-    session: Repositories, conversation_id: str, receipt: Receipt | None
-) -> tuple[int, ...]:
-    """Return the seqs that the view of a receipt keeps, with the pins that were set since."""
-    if receipt is None:
-        return ()
-    pinned = await session.log.pinned(conversation_id)
-    return kept_with_pins(receipt.view, kept_seqs(receipt.view), pinned)[0]
-
-
 async def announce(session: Repositories, conversation_id: str, receipt: Receipt) -> CompactResult:
     """Store the event of a compaction, and return its result."""
     result = result_of(receipt)
@@ -91,6 +80,7 @@ async def store_view(
     after = replace(after, state=with_view(after.state, visible, cause))
     receipt = replace(
         receipt,
+        view=visible.view,
         summary_tokens=visible.summary_tokens,
         hidden_tokens=visible.hidden_tokens,
         hidden_messages=visible.hidden_messages,

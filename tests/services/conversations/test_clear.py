@@ -109,6 +109,22 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     assert event[1]["compaction_id"] == receipt.compaction_id
 
 
+async def test_a_pin_changes_no_payload_that_shows_it(harness: Harness) -> None:
+    """A request before the cleared results stays as it is, after a rewind and its undo, too."""
+    cid = await reader(harness, limited(), *range(6))
+    before = await harness.build(cid)
+    await harness.pin(cid, 1)
+    await harness.append(cid, user("go on"))
+    build = await harness.build(cid)
+    assert is_extension(build, before)
+    assert (build["epoch"], build["cache_break_reason"]) == (before["epoch"], None)
+    head_seq = (await harness.stored(cid)).state.head_seq
+    await harness.rewinds.rewind(TENANT, cid, head_seq - 1)
+    assert (await harness.build(cid)).messages == before.messages
+    await harness.undo(cid)
+    assert (await harness.build(cid)).messages == build.messages
+
+
 # --- what never gives way -------------------------------------------------------------------
 
 

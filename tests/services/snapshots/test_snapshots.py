@@ -36,6 +36,7 @@ from tests.services.fakes import (
     result,
     user,
 )
+from tests.services.payload.builders import policy
 
 AWAY = ServiceUnavailable("The database does not answer")
 
@@ -276,3 +277,19 @@ async def test_a_restore_of_copies_starts_an_epoch(harness: Harness, snapshots: 
     assert built.contents.count("hello") == 2
     await snapshots.restore(saved, target)
     assert (await harness.build(target, ask)).raw["cache_break_reason"] is None
+
+
+async def test_a_pinned_result_comes_back_whole(harness: Harness, snapshots: Copies) -> None:
+    """Although later results are cleared meanwhile. [pins.verbatim]"""
+    output = {"context_budget_tokens": 1_300, "clear_at_least": 600}
+    cid = await harness.conversation(policy(20_000, tool_output=output))
+    await harness.append(cid, user("read"), asks("c0"), result("c0", "r0 " * 150))
+    await harness.pin(cid, 2)
+    saved = await snapshots.save(cid)
+    await harness.conversations.clear(TENANT, cid)
+    await harness.append(cid, user("read more"))
+    for number in range(1, 7):
+        await harness.append(cid, asks(f"c{number}"), result(f"c{number}", "r1 " * 150))
+    assert (await harness.build(cid)).contents.count("[tool output trimmed") == 3
+    assert await snapshots.restore(saved, cid) == (3, 0)
+    assert "r0 " * 150 in (await harness.build(cid)).contents
