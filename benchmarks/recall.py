@@ -22,7 +22,7 @@ import uvloop
 
 from app.composition import Services, new_id
 from app.conversations.conversation import StoredSettings
-from app.conversations.messages.row import Append
+from app.conversations.messages.row import RawBatch
 from app.conversations.messages.service import LogService
 from app.conversations.search.index import index_all
 from app.database.migrate import migrate
@@ -121,7 +121,7 @@ async def _appended(parts: Services, messages: Sequence[dict[str, object]]) -> s
         parts.database, parts.resolver, parts.outputs, parts.active, new_id, BATCH
     )
     for start in range(0, len(messages), BATCH):
-        await appending.append(TENANT, made_id, Append(list(messages[start : start + BATCH])))
+        await appending.append(TENANT, made_id, RawBatch(list(messages[start : start + BATCH])))
     await index_all(parts.database, 0)
     return made_id
 

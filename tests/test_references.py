@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 
 from app.common.environment import variable
+from app.formats import PROVIDERS
+from app.formats.message import FormatName
 from app.policy.policy import POLICY_VARIABLES
 from app.settings import CLIENT_VARIABLES, Settings, secret_files
 
@@ -213,6 +215,15 @@ def test_each_name_of_a_page_exists() -> None:
         for name in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", code):
             lost += [f"{page}: {name}"] * (not FOREIGN.match(name) and name not in words)
     assert lost == []
+
+
+def test_each_format_is_in_the_files_that_list_them() -> None:
+    """Those that CONTRIBUTING names; the log and payloads need a provider of each format."""
+    recipe = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = recipe.partition("list each format by its name: ")[2].partition("\n\n")[0]
+    texts = {path: (ROOT / path).read_text("utf-8") for path in re.findall("`(.+?)`", listed)}
+    lost = [(a, b) for a in texts for b in FormatName if f'"{b}"' not in texts[a]]
+    assert lost == [] and len(texts) == 7 and set(PROVIDERS) == set(FormatName)
 
 
 def test_each_link_leads_to_a_page() -> None:

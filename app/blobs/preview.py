@@ -30,7 +30,7 @@ from app.blobs.chunks import (
     whole_characters,
 )
 from app.models.budget import Limits
-from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
+from app.policy.policy import AGENT_TOOL_NAMES, PreviewMode, ToolOutputPolicy
 
 READ_LINES, GREP, READ_BYTES, TOOL_SEARCH, COMPACT_CONTEXT, RECALL, PIN_MESSAGES = AGENT_TOOL_NAMES
 """Agent tools, whose results are never offloaded [tool-output.own-tools-inline].
@@ -109,7 +109,7 @@ def preview_of_texts(
     if not texts:
         return WHOLE
     most = policy.max_message_bytes
-    if policy.view is ToolView.REFERENCE:
+    if policy.view is PreviewMode.REFERENCE:
         return _reference(texts, ref, tool_name, most)
     if _cut(texts, policy.max_line_length, most)[0] == [*texts]:
         return Preview(PreviewKind.WHOLE, tuple(texts))
@@ -198,7 +198,7 @@ class PreviewBuilder:
             if self.is_full:
                 return
             self._data += piece[start : start + _STEP]
-            if self._policy.view is ToolView.REFERENCE:
+            if self._policy.view is PreviewMode.REFERENCE:
                 self.is_full = len(self._data) >= EXCERPT_CHARACTERS * MAX_CHARACTER_BYTES
             elif len(self._data) > most:
                 self._data[:] = self._long_lines.sub(_CUT.encode(), self._data)

@@ -1,6 +1,6 @@
 """Plans a compaction by a strategy, for the context window that the policy sets.
 
-1. A compaction has to free a minimum (`MIN_GAIN`). A forced one only has to free something.
+1. A compaction has to free a minimum (`MIN_GAIN`). One with `any_gain` only has to free something.
 2. Where a strategy alone does not, results in the ranges that it preserves are cleared first.
 3. It never hides or clears a pinned message. [pins.verbatim]
 4. Summaries have a room that depends on what they stand for. [summary.room]
@@ -22,7 +22,7 @@ from app.compaction.shown_history import (
 from app.compaction.strategies import STRATEGIES, Strategy
 from app.conversations.conversation import Conversation, ConversationState
 from app.conversations.receipt import (
-    ChainStep,
+    ChainStage,
     CompactionPlan,
     NoCompaction,
     Receipt,
@@ -54,10 +54,10 @@ SUMMARY_ROOM_SHARE = 0.2
 """The share of what the target leaves that summaries may take, those of a tree together."""
 ASKED_ROOM_SHARE = 0.5
 """The same where a caller asks for a target: so it holds what matters of a long history."""
-LEAST_TOKENS = 400
-LEAST_SHARE = 0.1
-"""A summary may take at least these tokens, or this share of what it stands for if that is more."""
-LEAST_OF_HISTORY = 0.25
+MIN_ROOM_TOKENS = 400
+MIN_ROOM_SHARE = 0.1
+"""The room has at least these tokens, or this share of what summaries stand for if that is more."""
+MAX_MIN_ROOM_SHARE = 0.25
 """The share of what the context window leaves for history that this minimum may take."""
 LOG_TOKENS_PER_TOKEN = 8
 TREE_NODES = 8
@@ -142,16 +142,17 @@ def plan_compaction(
     source: CompactionInput,
     strategy: StrategyName | None = None,
     *,
-    forced: bool = False,
-    deep: bool = False,
+    any_gain: bool = False,
+    minimal: bool = False,
     target_tokens: int | None = None,
     summary_tokens: int | None = None,
 ) -> NoCompaction | CompactionPlan:
     """Return what to compact.
 
-    `forced` accepts any gain. A `deep` plan hides as much as the strategy can, like one that is
-    within its target already: the reported usage may be more than the counted one. `strategy` and
-    `target_tokens` replace those of the policy. `summary_tokens` are reserved for summaries.
+    `any_gain` accepts less than the minimum. A `minimal` plan keeps only what the strategy must
+    keep, as does one that is within its target already: the reported usage may be more than the
+    counted one. `strategy` and `target_tokens` replace those of the policy. `summary_tokens` are
+    reserved for summaries.
     """
     policy = source.resolved.policy
     if not policy.compaction.enabled:
@@ -167,8 +168,8 @@ def plan_compaction(
         if isinstance(plan, NoCompaction):
             return plan
         return NoCompaction(f"{chosen.name} keeps no summary: its messages change with each build")
-    planner = _Planner(source, chosen, forced, target_tokens, summary_tokens)
-    return planner.plan(deep)
+    planner = _Planner(source, chosen, any_gain, target_tokens, summary_tokens)
+    return planner.plan(minimal)
 
 
 class _Planner:
@@ -181,12 +182,12 @@ class _Planner:
         self,
         source: CompactionInput,
         strategy: Strategy,
-        forced: bool,
+        any_gain: bool,
         target_tokens: int | None,
         summary_tokens: int | None,
     ) -> None:
         state, resolved = source.state, source.resolved
-        self.source, self.strategy, self.forced = source, strategy, forced
+        self.source, self.strategy, self.any_gain = source, strategy, any_gain
         self.is_asked = target_tokens is not None
         self.room = room_for_summaries(source, target_tokens)
         self.reserve = summary_tokens or (
@@ -211,10 +212,10 @@ class _Planner:
         self.is_within_target = budget.without_new_summary.meets_target(tokens_of(source.shown))
         self.shown = ShownHistory(source.shown, state.hidden_span, budget, resolved.policy)
 
-    def plan(self, deep: bool) -> NoCompaction | CompactionPlan:
+    def plan(self, minimal: bool) -> NoCompaction | CompactionPlan:
         """Return the plan, or why there is none."""
         goes_on = self.is_within_target and not self.source.is_just_compacted(self.strategy.name)
-        self.deep = not self.is_asked and (deep or goes_on)
+        self.minimal = not self.is_asked and (minimal or goes_on)
         plan, budget = self._plan(self.shown), self.shown.budget
         if self.is_asked and budget.capacity > budget.target:
             # Preserved messages give way to an asked target as they do to the window.
@@ -226,13 +227,13 @@ class _Planner:
         if isinstance(plan, NoCompaction):
             return plan
         gain = self._gain(plan)
-        if not self.forced and gain < self.min_gain:
+        if not self.any_gain and gain < self.min_gain:
             return NoCompaction("too little would be freed")
         return NoCompaction(NOT_SHORTER) if gain <= 0 else plan
 
     def _plan(self, shown: ShownHistory) -> NoCompaction | CompactionPlan:
-        failures = 0 if self.forced else self.source.state.failures
-        plan = self.strategy.plan(shown, deep=self.deep, failures=failures)
+        failures = 0 if self.any_gain else self.source.state.failures
+        plan = self.strategy.plan(shown, minimal=self.minimal, failures=failures)
         assert not isinstance(plan, SlidingCut)
         return plan
 
@@ -247,7 +248,7 @@ class _Planner:
         """
         gain, goal, shown = self._gain(plan), self.shown.budget.target, self.shown
         if not self.is_asked:
-            is_enough = self.forced or gain >= self.min_gain
+            is_enough = self.any_gain or gain >= self.min_gain
             goal = max(goal, math.floor(self.due_tokens - self.min_gain))
             if self.tokens < self.due_tokens or (is_enough and self.tokens - gain <= goal):
                 return plan
@@ -266,7 +267,7 @@ class _Planner:
         cleared = shown.clear(results, lambda freed: freed >= excess)
         if cleared is None:
             return plan
-        clearing = shown.plan_to(cleared, (ChainStep.CLEAR_TOOL_RESULTS.value,))
+        clearing = shown.plan_to(cleared, (ChainStage.CLEAR_TOOL_RESULTS.value,))
         again = self._plan(cleared)
         return clearing if isinstance(again, NoCompaction) else again.after(clearing)
 
@@ -303,7 +304,7 @@ def room_for_summaries(source: CompactionInput, target_tokens: int | None = None
 
     That is a share of what the target leaves beside the fixed tokens, in raw counts. It grows with
     the log, and is at most half of what it stands for. Unless a target is asked for, it is at least
-    `least_summary_tokens`, as long as the messages that always stay leave it.
+    `min_room`, as long as the messages that always stay leave it.
     """
     state, resolved, entries = source.state, source.resolved, source.shown
     limits, factor = resolved.compaction_limits(), resolved.factor
@@ -317,7 +318,7 @@ def room_for_summaries(source: CompactionInput, target_tokens: int | None = None
     largest = max(MAX_SUMMARY_TOKENS, log_tokens // LOG_TOKENS_PER_TOKEN)
     room = min(int(free * SUMMARY_ROOM_SHARE), largest, log_tokens // 3)
     window = int(limits.capacity / factor) - fixed
-    least = min(least_summary_tokens(tokens + state.summary_tokens), int(window * LEAST_OF_HISTORY))
+    least = min(min_room(tokens + state.summary_tokens), int(window * MAX_MIN_ROOM_SHARE))
     fewest = ShownHistory(entries, state.hidden_span, NO_ROOM).fewest
     left = window - sum(item.placeholder_tokens for item in fewest)
     return max(MIN_SUMMARY_TOKENS, min(max(room, least), left))
@@ -340,9 +341,9 @@ def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
     return tokens_of(item for item in history if hidden.holds(item.seq) and item.seq not in shown)
 
 
-def least_summary_tokens(replaced_tokens: int) -> int:
+def min_room(replaced_tokens: int) -> int:
     """Return what summaries may take at least before more messages stay, labels included."""
-    least = max(LEAST_TOKENS, int(replaced_tokens * LEAST_SHARE))
+    least = max(MIN_ROOM_TOKENS, int(replaced_tokens * MIN_ROOM_SHARE))
     return min(least, replaced_tokens // 2)
 
 

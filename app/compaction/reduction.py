@@ -1,8 +1,8 @@
-"""The reducer: reduces what a view shows, step by step, without a model. [compaction.emergency]
+"""The reducer: reduces what a view shows, stage by stage, without a model. [compaction.emergency]
 
-1. Steps run in order, each until the history fits or the step has nothing left to do. Builds,
-   compactions and overflows differ in their steps and in what fits.
-2. Clearing replaces the oldest results by placeholders. The step for older results leaves those of
+1. Stages run in order, each until the history fits or the stage has nothing left to do. Builds,
+   compactions and overflows differ in their stages and in what fits.
+2. Clearing replaces the oldest results by placeholders. The stage for older results leaves those of
    the last call group, and goes down to the target, so that the next builds change nothing.
 3. Every result is cleared where the newest call group with its user message is too large by
    itself, so that dropping messages would not help; see [decision 0003].
@@ -32,7 +32,7 @@ from typing import Final
 
 from app.compaction.planning import CompactionInput
 from app.compaction.shown_history import NO_ROOM, NOTE_TOKENS, ShownHistory, tokens_of
-from app.conversations.receipt import ChainStep, CompactionPlan
+from app.conversations.receipt import ChainStage, CompactionPlan
 from app.conversations.turns import (
     MAX_PLACEHOLDER_TOKENS,
     Entry,
@@ -52,7 +52,7 @@ RESULTS_CLEARED: Final = "tool_results_cleared"
 """Also the reason why an epoch ends when results are cleared. See [decision 0007]."""
 REPEATED_CLEARED = "repeated_results_cleared"
 """In `degraded`: results are cleared that later ones repeat, which takes nothing away."""
-EMERGENCY_CUT = "emergency_cut"
+TURNS_DROPPED = "oldest_turns_dropped"
 ALL_RESULTS_CLEARED = "all_tool_results_cleared"
 BUDGET_SHARE = 0.25
 MIN_BUDGET_TOKENS = 20_000
@@ -60,17 +60,17 @@ MAX_BUDGET_TOKENS = 60_000
 BATCH_SHARE = 0.75
 """The minimum share of the budget that one clearing frees."""
 
-Step = tuple[str, Callable[[ShownHistory], ShownHistory | None]]
-"""A step by its name: from a history to a smaller one, None where it can do no more."""
+Stage = tuple[str, Callable[[ShownHistory], ShownHistory | None]]
+"""A stage by its name: from a history to a smaller one, None where it can do no more."""
 
 
 def reduced(
-    start: ShownHistory, steps: Iterable[Step], fits: Callable[[ShownHistory], bool]
+    start: ShownHistory, stages: Iterable[Stage], fits: Callable[[ShownHistory], bool]
 ) -> CompactionPlan | None:
-    """Return the plan of the steps that it takes to fit, None where they do not suffice."""
+    """Return the plan of the stages that it takes to fit, None where they do not suffice."""
     shown, ran = start, dict[str, None]()
-    for name, step in steps:
-        while not fits(shown) and (smaller := step(shown)) is not None:
+    for name, stage in stages:
+        while not fits(shown) and (smaller := stage(shown)) is not None:
             shown, ran[name] = smaller, None
     return start.plan_to(shown, tuple(ran)) if fits(shown) else None
 
@@ -96,23 +96,23 @@ def reduced_to_fit(start: ShownHistory) -> CompactionPlan | None:
         cleared = None if newest_fits(shown) else shown.clear(shown.entries, lambda _freed: False)
         return cleared if cleared and (fits(cleared) or newest_fits(cleared)) else None
 
-    steps = (
+    stages = (
         (RESULTS_CLEARED, clear_older),
         (ALL_RESULTS_CLEARED, clear_all),
-        (EMERGENCY_CUT, without_oldest_half),
+        (TURNS_DROPPED, without_oldest_half),
     )
-    return reduced(start, steps, fits)
+    return reduced(start, stages, fits)
 
 
 def view_after_overflow(source: CompactionInput, max_tokens: int) -> View | None:
     """Return the view after as many cuts as it takes to fit `max_tokens`, None if it never does."""
     start = ShownHistory(source.shown, source.view.hidden, NO_ROOM)
-    steps = ((EMERGENCY_CUT, without_oldest_half),)
+    stages = ((TURNS_DROPPED, without_oldest_half),)
 
     def fits(shown: ShownHistory) -> bool:
         return source.tokens_in(source.view_after(start.plan_to(shown, ()))) <= max_tokens
 
-    plan = reduced(start, steps, fits)
+    plan = reduced(start, stages, fits)
     return None if plan is None else source.view_after(plan)
 
 
@@ -172,7 +172,7 @@ def plan_clearing(shown: ShownHistory, excess: int, min_freed: int) -> Compactio
     cleared = shown.clear(older, lambda freed: freed >= max(excess, min_freed))
     if cleared is None or shown.tokens - cleared.tokens < min(excess, min_freed):
         return None
-    return shown.plan_to(cleared, (ChainStep.CLEAR_TOOL_RESULTS.value,))
+    return shown.plan_to(cleared, (ChainStage.CLEAR_TOOL_RESULTS.value,))
 
 
 def _before_last_results(entries: Sequence[Entry]) -> Sequence[Entry]:

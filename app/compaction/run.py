@@ -59,7 +59,9 @@ COUNTED = (
 )
 """What a receipt has of the calls of a run."""
 SUMMARISER_UNAVAILABLE = "summariser_unavailable"
-"""In `degraded`: messages were left out without the summary that the policy asks for."""
+"""In `degraded`: a summary was not made, and the payload goes without it."""
+DROPPED_WITHOUT_SUMMARY = "dropped_without_summary"
+"""In `degraded`: messages were dropped without the summary that the policy asks for."""
 
 
 class CompactionRequest(RequestSchema):
@@ -96,7 +98,7 @@ class CompactionRun:
     database: Database
     summariser: Summariser
     source: CompactionInput
-    trigger: Trigger
+    trigger: str
     request: CompactionRequest
     calls: SummariserRun
     started_ms: float = 0.0
@@ -125,12 +127,12 @@ class CompactionRun:
         """Return what to compact; with `summary_tokens` its summaries take no more than these."""
         source, is_forced = self.source, self.trigger is Trigger.FORCED
         policy = source.resolved.policy.compaction
-        deep = not is_forced and exceeds_messages(policy, source.state)
+        minimal = not is_forced and exceeds_messages(policy, source.state)
         return plan_compaction(
             source,
             self.request.strategy,
-            forced=is_forced or deep,
-            deep=deep,
+            any_gain=is_forced or minimal,
+            minimal=minimal,
             target_tokens=self.request.target_tokens,
             summary_tokens=summary_tokens,
         )
@@ -365,7 +367,7 @@ class CompactionRun:
         state, resolved, shown = source.state, source.resolved, source.shown_in(executed.view)
         degraded = []
         if plan.drops_without_summary:
-            degraded.append(SUMMARISER_UNAVAILABLE)
+            degraded.append(DROPPED_WITHOUT_SUMMARY)
         if self.strategy is StrategyName.PROVIDER and self.trigger is Trigger.PROACTIVE:
             degraded.append(NO_PROVIDER_COMPACTION)  # [strategy.provider]
         return Receipt(
@@ -376,7 +378,7 @@ class CompactionRun:
             policy_strategy=resolved.policy.strategy
             if view.provider_item is None
             else Trigger.PROVIDER,
-            strategies_run=plan.steps,
+            strategies_run=plan.stages,
             hidden_span=plan.hidden or view.hidden or Span(1, view.last_cleared_result + 1),
             view=view,
             made=tuple(executed.made),

@@ -146,7 +146,7 @@ class CompactionService:
         run = replace(run, request=run.request.model_copy(update={"model": EXTRACTIVE}))
         receipt = run.receipt(await run.carry_out(plan), "", 0.0)
         if receipt.after_tokens >= receipt.before_tokens:
-            return _nothing_done(run, NOT_SHORTER, plan.steps)
+            return _nothing_done(run, NOT_SHORTER, plan.stages)
         result = replace(
             result_of(receipt), compacted=False, reason=DRY_RUN, compaction_id=None, duration_ms=0
         )
@@ -317,7 +317,7 @@ class CompactionService:
         finally:
             await calls.record(self.database, conversation_id, source.conversation.agent_id)
 
-    async def apply_emergency_cut(self, source: CompactionInput, view: View) -> CompactResult:
+    async def store_smaller_view(self, source: CompactionInput, view: View) -> CompactResult:
         """Store this smaller view as a compaction, without a model.
 
         The receipt counts the payloads of the build, whether or not they have a provider's item.
@@ -325,8 +325,8 @@ class CompactionService:
         before, after = source.tokens_in(source.view), source.tokens_in(view)
         source = replace(source, view=with_item_sent(source.view))
         run = self.start(source, Trigger.EMERGENCY)
-        steps = (Trigger.EMERGENCY.value,)
-        plan = CompactionPlan(steps, 0, hidden=view.hidden, summarises=False)
+        stages = (Trigger.EMERGENCY.value,)
+        plan = CompactionPlan(stages, 0, hidden=view.hidden, summarises=False)
         receipt = self._receipt(run, Executed(plan, with_item_sent(view)))
         receipt = replace(receipt, before_tokens=before, after_tokens=after)
         return await self._observed(run, self._store(run, receipt))
@@ -429,7 +429,7 @@ class CompactionService:
     # --- one run --------------------------------------------------------------------------
 
     def start(
-        self, source: CompactionInput, trigger: Trigger, request: CompactionRequest | None = None
+        self, source: CompactionInput, trigger: str, request: CompactionRequest | None = None
     ) -> CompactionRun:
         """Return a new run, whose deadline begins now."""
         calls, request = self.summariser.start_run(source.tenant_id), request or CompactionRequest()
@@ -460,7 +460,7 @@ class CompactionService:
         plan = run.plan()
         if isinstance(plan, NoCompaction):
             return _nothing_done(run, plan.reason)
-        await self._announce(run, EventType.STARTED, steps=plan.steps)
+        await self._announce(run, EventType.STARTED, stages=plan.stages)
         try:
             receipt = self._receipt(run, await run.carry_out(plan))
             if receipt.after_tokens < receipt.before_tokens:
@@ -481,7 +481,7 @@ class CompactionService:
             _log.warning("compaction_failed", extra={"data": data})
             raise
         await self._announce(run, EventType.FAILED, "no_gain")
-        return _nothing_done(run, NOT_SHORTER, plan.steps)
+        return _nothing_done(run, NOT_SHORTER, plan.stages)
 
     async def _announce(
         self, run: CompactionRun, event: EventType, reason: str | None = None, **data: object
@@ -571,11 +571,11 @@ async def find_repeated(
     return found
 
 
-def _nothing_done(run: CompactionRun, reason: str, steps: tuple[str, ...] = ()) -> CompactResult:
+def _nothing_done(run: CompactionRun, reason: str, stages: tuple[str, ...] = ()) -> CompactResult:
     """Return the result of a compaction that changed nothing."""
     source = run.source
     result = unchanged(reason, source.tokens_in(source.view), source.messages_in(source.view))
-    return replace(result, strategies_run=steps)
+    return replace(result, strategies_run=stages)
 
 
 def _resume_at_tokens(run: CompactionRun, receipt: Receipt) -> int:

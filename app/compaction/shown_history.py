@@ -139,16 +139,16 @@ class ShownHistory:
     def plan_to(
         self,
         after: ShownHistory,
-        steps: tuple[str, ...],
+        stages: tuple[str, ...],
         *,
         summarises: bool = False,
         hides_preserved: bool = False,
     ) -> CompactionPlan:
-        """Return the plan that makes this what it is after some steps."""
+        """Return the plan that makes this what it is after some stages."""
         shown, freed, covered = {item.seq for item in after.entries}, self.tokens, self.covered
         seqs = [item.seq for item in self.entries if item.seq not in shown]
         plan = CompactionPlan(
-            steps,
+            stages,
             freed - after.tokens,
             results_cleared_through=after.results_cleared_through,
             summarises=False,

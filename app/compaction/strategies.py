@@ -12,11 +12,11 @@
    [strategy.preserved-ranges-grow]
 7. Planning again right after a plan was applied finds nothing to do. [strategy.idempotent]
 8. A plan goes down to the target and no further than the next place to cut. As many of the newest
-   messages stay as fit the target. Only a deep plan hides all that the strategy does not preserve.
-   [strategy.target]
+   messages stay as fit the target. Only a `minimal` plan hides all that the strategy does not
+   preserve. [strategy.target]
 
 A chain clears old tool results, then summarises or drops messages, each only while the history is
-over the target. Its steps suit the conversation [strategy.chain-signals]:
+over the target. Its stages suit the conversation [strategy.chain-signals]:
 
 9. Little tool output: clearing would free next to nothing and is left out. Results of excluded
    tools do not count, because clearing leaves them alone.
@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from app.compaction.shown_history import ShownHistory, tokens_of
-from app.conversations.receipt import ChainStep, CompactionPlan, NoCompaction, Plan, SlidingCut
+from app.conversations.receipt import ChainStage, CompactionPlan, NoCompaction, Plan, SlidingCut
 from app.conversations.turns import (
     Entry,
     call_groups,
@@ -63,7 +63,7 @@ MIN_GROUPS_KEPT = 1
 # --- the plans ------------------------------------------------------------------------------------
 
 
-def _sliding_window(shown: ShownHistory, deep: bool, failures: int) -> Plan:
+def _sliding_window(shown: ShownHistory, minimal: bool, failures: int) -> Plan:
     entries, kept_seqs = shown.entries, shown.protected.unhidden
     cut = group_boundary_before(entries, len(entries) - shown.policy.sliding_window.keep_last_n)
     kept = tuple(item.seq for item in entries[:cut] if item.seq in kept_seqs)
@@ -77,7 +77,7 @@ def _summarised(
 ) -> NoCompaction | CompactionPlan:
     """Return the plan that summarises the messages between two cuts."""
     fitted = shown.shown_to_fit(top, bottom)
-    if fitted is None:  # the steps without a model take over
+    if fitted is None:  # the stages without a model take over
         return NoCompaction("the last messages alone do not fit")
     left, hides_preserved = fitted
     if len(left) == len(shown.entries):
@@ -86,9 +86,9 @@ def _summarised(
     return shown.plan_to(after, (name.value,), summarises=True, hides_preserved=hides_preserved)
 
 
-def _sandwich(shown: ShownHistory, deep: bool, failures: int) -> Plan:
+def _sandwich(shown: ShownHistory, minimal: bool, failures: int) -> Plan:
     top, bottom = _top_and_bottom_cuts(shown)
-    if not deep:
+    if not minimal:
         bottom = shown.target_cut(top, latest=bottom)
     return _summarised(shown, StrategyName.SANDWICH, top, bottom)
 
@@ -116,21 +116,21 @@ def _top_and_bottom_cuts(shown: ShownHistory) -> tuple[int, int]:
     return top, bottom
 
 
-def _retain_summary(shown: ShownHistory, deep: bool, failures: int) -> Plan:
+def _retain_summary(shown: ShownHistory, minimal: bool, failures: int) -> Plan:
     cut = shown.turns_cut(shown.policy.compaction.retain_last_turns)
-    if not deep:
+    if not minimal:
         cut = shown.target_cut(0, latest=cut)
     return _summarised(shown, StrategyName.RETAIN_SUMMARY, 0, cut)
 
 
-def _tree_summary(shown: ShownHistory, deep: bool, failures: int) -> Plan:
+def _tree_summary(shown: ShownHistory, minimal: bool, failures: int) -> Plan:
     """Plan a tree, in which messages before the hidden range stay as they do in a sandwich.
 
     A summary of them would be out of order.
     """
     top = shown.covered_start
     cut = shown.target_cut(top)
-    if deep:
+    if minimal:
         cut = max(cut, shown.turns_cut(shown.policy.compaction.retain_last_turns))
     plan = _summarised(shown, StrategyName.TREE_SUMMARY, top, cut)
     if isinstance(plan, NoCompaction):
@@ -167,52 +167,52 @@ def _chunks(shown: ShownHistory, plan: CompactionPlan) -> tuple[Span, ...]:
     return tuple(chunks)
 
 
-def _chain(start: ShownHistory, deep: bool, failures: int) -> Plan:
-    """Run the steps repeatedly, each time adjusted to the history, until they change nothing.
+def _chain(start: ShownHistory, minimal: bool, failures: int) -> Plan:
+    """Run the stages repeatedly, each time adjusted to the history, until they change nothing.
 
-    Tokens for a new summary or note are reserved only once a step has hidden messages. A deep plan
-    summarises however many compactions failed before.
+    Tokens for a new summary or note are reserved only once a stage has hidden messages. A `minimal`
+    plan summarises however many compactions failed before.
     """
-    truncates = failures >= MAX_FAILURES and not deep
-    hiding = ChainStep.TRUNCATE if truncates else ChainStep.SUMMARIZE
+    truncates = failures >= MAX_FAILURES and not minimal
+    hiding = ChainStage.TRUNCATE if truncates else ChainStage.SUMMARIZE
     shown = replace(start, budget=start.budget.without_new_summary)
     ran, hides_preserved, has_changed = dict[str, None](), False, True
     while has_changed:
         has_changed = False
         clears, groups_kept, inside_turns = signals_of(shown.entries)
         clears = clears and start.policy.tool_output.enabled
-        for step in (ChainStep.CLEAR_TOOL_RESULTS, hiding) if clears else (hiding,):
-            if not deep and shown.budget.meets_target(shown.tokens):
+        for stage in (ChainStage.CLEAR_TOOL_RESULTS, hiding) if clears else (hiding,):
+            if not minimal and shown.budget.meets_target(shown.tokens):
                 break
-            if step is hiding:
-                # A tail within the target stays; of a deep plan no more than the last turns.
+            if stage is hiding:
+                # A tail within the target stays; of a minimal plan no more than the last turns.
                 tail = replace(shown, budget=start.budget)
                 cut = tail.target_cut(0, inside_turns=inside_turns)
-                if deep:
+                if minimal:
                     cut = max(cut, tail.turns_cut(tail.policy.compaction.retain_last_turns))
                 left, hides = tail.shown_to_fit(0, cut) or (tail.entries, False)
                 smaller = tail.show(left) if len(left) < len(tail.entries) else None
             else:
-                kept = MIN_GROUPS_KEPT if deep else groups_kept
-                smaller, hides = _without_old_results(shown, kept, deep), False
+                kept = MIN_GROUPS_KEPT if minimal else groups_kept
+                smaller, hides = _without_old_results(shown, kept, minimal), False
             if smaller is not None:
-                shown, has_changed, ran[step.value] = smaller, True, None
+                shown, has_changed, ran[stage.value] = smaller, True, None
                 hides_preserved |= hides
     if not ran:
-        return NoCompaction("no step of the chain frees more")
+        return NoCompaction("no stage of the chain frees more")
     plan = start.plan_to(
         shown, tuple(ran), summarises=not truncates, hides_preserved=hides_preserved
     )
     return replace(plan, drops_without_summary=truncates and plan.hidden is not None)
 
 
-def _without_old_results(shown: ShownHistory, groups_kept: int, deep: bool) -> ShownHistory | None:
+def _without_old_results(shown: ShownHistory, kept: int, minimal: bool) -> ShownHistory | None:
     """Return what is left once results are cleared, except those of the newest groups."""
     groups = [start for start, end in call_groups(shown.entries) if end - start > 1]
-    end = groups[-groups_kept] if len(groups) > groups_kept else 0
+    end = groups[-kept] if len(groups) > kept else 0
     return shown.clear(
         shown.entries[:end],
-        lambda freed: not deep and shown.budget.meets_target(shown.tokens - freed),
+        lambda freed: not minimal and shown.budget.meets_target(shown.tokens - freed),
     )
 
 
@@ -253,18 +253,18 @@ class Strategy:
     preserved: Callable[[Policy], tuple[int | None, int | None]]
     compacts: bool = True
 
-    def plan(self, shown: ShownHistory, *, deep: bool = False, failures: int = 0) -> Plan:
+    def plan(self, shown: ShownHistory, *, minimal: bool = False, failures: int = 0) -> Plan:
         """Return what to show next, however full the context window is now.
 
-        A `deep` plan keeps only what the strategy must keep, any other one goes down to the
+        A `minimal` plan keeps only what the strategy must keep, any other one goes down to the
         target. `failures` counts the compactions of this conversation that failed in a row.
         """
         if self.compacts:
             if not shown.entries:
                 return NoCompaction("no messages are shown")
-            if not deep and shown.budget.without_new_summary.meets_target(shown.tokens):
+            if not minimal and shown.budget.without_new_summary.meets_target(shown.tokens):
                 return NoCompaction("already within the target")
-        return self.planner(shown, deep, failures)
+        return self.planner(shown, minimal, failures)
 
 
 STRATEGIES: dict[StrategyName, Strategy] = {
@@ -286,7 +286,7 @@ STRATEGIES: dict[StrategyName, Strategy] = {
         Strategy(
             StrategyName.FULL_HISTORY,
             "Everything, always.",
-            lambda shown, deep, failures: NoCompaction("full_history never compacts"),
+            lambda shown, minimal, failures: NoCompaction("full_history never compacts"),
             lambda policy: (None, None),
             compacts=False,
         ),

@@ -46,9 +46,9 @@ from app.context.state import (
     PayloadCache,
     Retry,
 )
-from app.conversations.epoch import BuildId, Epoch, payload_stream_of, requested_window
+from app.conversations.epoch import BuildId, Epoch, payload_stream_of, requested_total
 from app.conversations.from_rows import epoch_start_from
-from app.conversations.messages.service import Appended
+from app.conversations.messages.service import StoredBatch
 from app.conversations.pressure import BudgetStatus, read_budget, stored_tokens_of
 from app.conversations.receipt import UNOBSERVED, CompactResult, is_shown_with, unchanged
 from app.formats import PROVIDERS
@@ -60,7 +60,7 @@ _MAX_ROUNDS = 12
 _INPUT_TOO_LONG = Verdict(VerdictKind.INPUT_TOO_LONG)
 MAX_FACTOR_DRIFT = 0.05
 """An epoch keeps its factor while the model's present factor differs by at most this share."""
-MIN_UNSTORED_CHANGE = 64
+MIN_EXTRA_CHANGE = 64
 """A smaller change inside an epoch is not stored: a build seldom writes anything."""
 _Result = TypeVar("_Result")
 _Reduction = Callable[[BuildDependencies, BuildState], Awaitable[CompactResult | Retry | Overflow]]
@@ -91,7 +91,7 @@ class ContextService:
         conversation_id: str,
         settings: RequestSettings,
         known: Known | None = None,
-        appended: Appended | None = None,
+        appended: StoredBatch | None = None,
     ) -> dict[str, Any]:
         """Return the payload of the next model call, or a delta to the known payload.
 
@@ -202,8 +202,8 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Retry:
     if not stored.shown_messages:
         where = " in its active window" if stored.head_seq else ""
         raise ValidationError(f"Conversation has no messages{where}")
-    last_epoch, factor = build_input.same_window_epoch or build_input.epoch, None
-    if last_epoch is not None and last_epoch.requested_window != requested_window(settings):
+    last_epoch, factor = build_input.request_epoch or build_input.epoch, None
+    if last_epoch is not None and last_epoch.requested_total != requested_total(settings):
         last_epoch = None
     if last_epoch is not None:
         # The epoch's factor stays while it is close to the model's.
@@ -266,7 +266,7 @@ async def _read(
     if build_input is None:
         deps.cache.drop(attempt.cache_key)
         raise NotFound.conversation(attempt.conversation_id)
-    last_epoch = build_input.same_window_epoch or build_input.epoch
+    last_epoch = build_input.request_epoch or build_input.epoch
     is_of_it = last_epoch is not None and last_epoch.epoch_id == epoch_id
     return cached if is_of_it else None, build_input
 
@@ -287,7 +287,7 @@ def _known_input(attempt: Attempt, cached: CachedPayload) -> BuildInput | None:
     is_next = appended.new[0].seq == cached.assembler.rendered_through + 1
     if not (is_same and is_next and model in (None, conversation.model)):
         return None
-    rows = appended.rows(as_chat=PROVIDERS[attempt.settings.format].is_stored)
+    rows = appended.rows(as_chat=PROVIDERS[attempt.settings.format].stores_items)
     return replace(known, conversation=conversation, rows=rows)
 
 
@@ -312,15 +312,15 @@ async def _record(
         return build
     after: BuildInput | None = replace(state.input, view=None, rows=[])
     if is_new or state.adds_change:
-        texts, before, unstored = dict(state.resolved.texts), None, None
+        texts, before, extra = dict(state.resolved.texts), None, None
         if is_new:
             if state.texts_before_history:
                 texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
-            unstored = await _unstored_tokens(deps, state, 0)
+            extra = await _extra_tokens(deps, state, 0)
         elif state.continued is not None:
             epoch, before = state.continued, epoch.changes
         async with deps.database.session() as session:
-            version = await session.contexts.add_epoch(key, epoch, texts, unstored, before)
+            version = await session.contexts.add_epoch(key, epoch, texts, extra, before)
         if version is None:
             return state.retry()
         after = _input_after(state.input, epoch, version)
@@ -335,12 +335,9 @@ async def _record(
             async with deps.database.session() as session:
                 await session.contexts.add_text(key, tail_hash, body)
             rendered.tail_hash = tail_hash
-    if (
-        not is_new
-        and (tokens := await _unstored_tokens(deps, state, MIN_UNSTORED_CHANGE)) is not None
-    ):
+    if not is_new and (tokens := await _extra_tokens(deps, state, MIN_EXTRA_CHANGE)) is not None:
         async with deps.database.session() as session:
-            await session.contexts.set_unstored_tokens(key, state.stored.view_version, tokens)
+            await session.contexts.set_extra_tokens(key, state.stored.view_version, tokens)
     count = sum(change.after_seq == through_seq for change in state.changes)
     build_id = BuildId(epoch.epoch_id, through_seq, tail_hash, count)
     return replace(build, build_id=str(build_id))
@@ -352,7 +349,7 @@ def _input_after(read: BuildInput, added: Epoch, version: int) -> BuildInput | N
     if version != conversation.state.input_version + 1:
         return None
     state = replace(conversation.state, input_version=version)
-    after = replace(read, epoch=added, same_window_epoch=None, view=None, other_streams=(), rows=[])
+    after = replace(read, epoch=added, request_epoch=None, view=None, other_streams=(), rows=[])
     return replace(after, conversation=replace(conversation, state=state))
 
 
@@ -363,7 +360,7 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
         epoch_id=deps.new_id(),
         payload_stream=payload_stream_of(settings, resolved.model or ""),
         format=settings.format,
-        requested_window=requested_window(settings),
+        requested_total=requested_total(settings),
         reason=choice.break_reason,
         start_seq=state.stored.head_seq,
         view_version=state.stored.view_version,
@@ -375,9 +372,7 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
     )
 
 
-async def _unstored_tokens(
-    deps: BuildDependencies, state: BuildState, min_change: int
-) -> int | None:
+async def _extra_tokens(deps: BuildDependencies, state: BuildState, min_change: int) -> int | None:
     """Return what the payload has beyond the state's sums, None where nothing is to be stored.
 
     Inside an epoch a hundredth of the effective window is not much. Other payloads than those of
@@ -386,11 +381,11 @@ async def _unstored_tokens(
     conversation, stored = state.input.conversation, state.stored
     model = conversation.model or deps.resolver.default_model
     slides = state.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-    if requested_window(state.attempt.settings) or state.resolved.model != model or slides:
+    if requested_total(state.attempt.settings) or state.resolved.model != model or slides:
         return None
     resolved = await deps.resolver.of(conversation)
-    unstored = state.tokens.total
-    unstored -= stored_tokens_of(resolved, conversation, stored.shown_tokens).total
+    extra = state.tokens.total
+    extra -= stored_tokens_of(resolved, conversation, stored.shown_tokens).total
     if min_change:
         min_change = max(min_change, state.limits.effective_window // 100)
-    return unstored if abs(unstored - stored.unstored_tokens) > min_change else None
+    return extra if abs(extra - stored.extra_tokens) > min_change else None

@@ -165,7 +165,7 @@ def _shown(build: RecordedBuild, body: Mapping[str, Any]) -> dict[str, Any]:
         "notice": limits.notice_at,
         "due": limits.due_at,
         "compact": limits.compact_trigger,
-        "blocked": limits.hard_block,
+        "blocked": limits.blocked_at,
     }
     return {
         "shown_ranges": [
@@ -267,13 +267,13 @@ class BuildReplayService:
         def render() -> tuple[Payload, list[int | None]]:
             """Return the payload, and the newest message of each of its items."""
             before = dynamic_texts(start.dynamic_hash)
-            in_opening = resolved.policy.dynamic_position == "before_window"
-            opening = resolved.dynamic_texts_of(before if in_opening else ())
-            assembler = new_assembler(format, start.view, resolved, start.tools, opening)
+            is_leading = resolved.policy.dynamic_position == "before_window"
+            leading = resolved.dynamic_texts_of(before if is_leading else ())
+            assembler = new_assembler(format, start.view, resolved, start.tools, leading)
             assembler.changes = changes
             rendered_rows(rows, assembler)
             items = assembler.items(resolved.dynamic_texts_of(dynamic_texts(tail_hash)))
-            in_system = () if in_opening else before
+            in_system = () if is_leading else before
             request = RenderRequest(
                 format, start.tools, conversation.cache_key, in_system, None, start.view, changes
             )

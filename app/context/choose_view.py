@@ -154,7 +154,7 @@ async def _choose_tools(
                 last_used = await session.log.last_used(state.conversation_id)
             deferred = resolved.deferral(format, last_used, promoted)
         except ServiceUnavailable:
-            state = state.degrade("tool_deferral")
+            state = state.degrade("tool_uses_unread")
             if accepts_all_tools(resolved, format):
                 deferred = ()
     wanted = (
@@ -248,7 +248,7 @@ async def render(
 
 
 def _can_extend(cached: CachedPayload, state: BuildState) -> bool:
-    """Whether a payload was rendered with the opening, tools and changes of this build."""
+    """Whether a payload was rendered with the leading text, tools and changes of this build."""
     assembler, changes = cached.assembler, state.changes
     placed = assembler.changes[: assembler.placed]
     # A change that is not stored yet is not in the payloads of other builds.
@@ -257,7 +257,7 @@ def _can_extend(cached: CachedPayload, state: BuildState) -> bool:
         not is_apart
         and changes[: len(placed)] == placed
         and assembler.mentionable_tools == state.resolved.named_agent_tools(state.tools.agent_tools)
-        and assembler.opening == state.opening
+        and assembler.leading == state.leading
         and assembler.defined_tools == state.resolved.defined_tool_names(state.tools)
     )
 
@@ -283,7 +283,7 @@ async def render_view(deps: BuildDependencies, state: BuildState) -> BuildState:
     async with deps.database.session() as session:
         key, head_seq = state.conversation_id, state.stored.head_seq
         rows = await read_rows(session, key, state.format, state.view, head_seq)
-    assembler = new_assembler(state.format, state.view, state.resolved, state.tools, state.opening)
+    assembler = new_assembler(state.format, state.view, state.resolved, state.tools, state.leading)
     assembler.changes = state.changes
     async with deps.place_for(rows):
         rendered = await in_thread_if(_are_long(rows), rendered_rows, rows, assembler)
@@ -297,7 +297,7 @@ async def read_rows(
     return await session.contexts.rows(
         conversation_id,
         spans_through(view.spans, through_seq),
-        as_chat=PROVIDERS[format].is_stored,
+        as_chat=PROVIDERS[format].stores_items,
         results_cleared_through=view.results_cleared_through,
         uncleared_results=view.uncleared_results,
     )
@@ -308,14 +308,14 @@ def new_assembler(
     view: View,
     resolved: ResolvedSettings,
     tools: PayloadTools,
-    opening: DynamicTexts,
+    leading: DynamicTexts,
 ) -> Assembler:
     """Return what renders the history of a view."""
     return assembler_of(format)(
         view,
         resolved.count,
         resolved.named_agent_tools(tools.agent_tools),
-        opening,
+        leading,
         resolved.defined_tool_names(tools),
     )
 

@@ -19,7 +19,7 @@ from app.conversations.epoch import (
     PromptChange,
     changes_json,
     model_in,
-    requested_window,
+    requested_total,
 )
 from app.conversations.from_rows import changes_from, current_hashes, epoch_start_from
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
@@ -170,7 +170,7 @@ def _begins_with_item(state: BuildState) -> bool:
     view, item = state.view, state.view.sent_item
     if item is None or item.model != state.resolved.model or state.min_reasoning_after:
         return False
-    is_alone = not (state.opening.texts or view.unhidden_seqs or view.summary_texts())
+    is_alone = not (state.leading.texts or view.unhidden_seqs or view.summary_texts())
     return is_alone and not view.is_reduced_inside
 
 
@@ -282,8 +282,8 @@ def break_reason(
     sections = (last_sections, last_start.dynamic_hash)
     if sections != (resolved.sections_hash, new_start.dynamic_hash):
         return "sections_changed"
-    totals = (last_start.total, last_start.max_output_tokens, last_epoch.requested_window)
-    window = requested_window(state.attempt.settings)
+    totals = (last_start.total, last_start.max_output_tokens, last_epoch.requested_total)
+    window = requested_total(state.attempt.settings)
     if totals != (new_start.total, new_start.max_output_tokens, window):
         return "budget_changed"
     if last_epoch.policy_hash != resolved.policy_hash:

@@ -19,6 +19,7 @@ from app.compaction.reduction import (
     tool_output_limits,
     tool_output_tokens,
 )
+from app.compaction.run import SUMMARISER_UNAVAILABLE
 from app.compaction.service import BUILT_IN, excluded_seqs, find_repeated
 from app.compaction.shown_history import NOTE_TOKENS, ShownHistory
 from app.compaction.strategies import STRATEGIES
@@ -42,7 +43,7 @@ from app.conversations.partial_messages import (
     reader_tool_tokens,
 )
 from app.conversations.pressure import is_suspended
-from app.conversations.receipt import PENDING, ChainStep, CompactionPlan, NoCompaction, Trigger
+from app.conversations.receipt import PENDING, ChainStage, CompactionPlan, NoCompaction
 from app.conversations.turns import Entry, entry
 from app.conversations.view import MediaCut, ShortenedMessage, Span, Summary, View, spans_through
 from app.conversations.view_changes import base_view, with_shortened, without_item
@@ -88,7 +89,7 @@ async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | O
     it is rendered or reduced again.
     """
     epoch: EpochChoice | None = None
-    reduced = await _reduce_unrendered(deps, state)
+    reduced = await _fit_by_counts(deps, state)
     for _ in range(_MAX_ROUNDS):
         if not isinstance(reduced, BuildState):
             return reduced
@@ -109,7 +110,7 @@ async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | O
     return Overflow(state, state.view_entries)
 
 
-async def _reduce_unrendered(
+async def _fit_by_counts(
     deps: BuildDependencies, state: BuildState
 ) -> BuildState | Retry | Overflow:
     """Return a state that fits by the counts of its entries.
@@ -210,7 +211,7 @@ async def _clear_repeated_results(
     async with deps.database.session() as session:
         spans = spans_through(state.view.spans, state.stored.head_seq)
         repeated = await find_repeated(session, state.conversation_id, shown, spans)
-    plan = CompactionPlan((ChainStep.CLEAR_TOOL_RESULTS,), 0, repeated_results=repeated)
+    plan = CompactionPlan((ChainStage.CLEAR_TOOL_RESULTS,), 0, repeated_results=repeated)
     if not repeated or not await _clear(deps, state, plan):
         return None
     return Retry(replace(state.attempt, break_reason=epoch.break_reason))
@@ -254,7 +255,7 @@ async def _compact(deps: BuildDependencies, state: BuildState) -> BuildState | R
             attempt.tenant_id, attempt.conversation_id, attempt.settings, stored, version
         )
     except (ServiceUnavailable, ValidationError):
-        return once.degrade("summariser_unavailable")
+        return once.degrade(SUMMARISER_UNAVAILABLE)
     if isinstance(result, NoCompaction):
         return once.degrade("compaction_pending") if result is PENDING else once
     if result is None:  # the view changed meanwhile
@@ -290,9 +291,8 @@ async def _reduce(
 ) -> BuildState | Overflow:
     """Make the view fit, `overshoot` tokens below the limit; else leave out reasoning.
 
-    Summaries that are longer than this context window allows are summarised again, as the last step
-    but for the message with a provider's compaction item: that stays as long as the rest can give
-    way. Reasoning goes before the newest message does.
+    Summaries that are longer than this context window allows are summarised again. Last, a
+    provider's compaction item is left out. Reasoning is left out before the newest message is.
     """
     reduced = await _reduce_view(deps, state, overshoot)
     if isinstance(reduced, Overflow) and state.view.summarised is not None:
@@ -334,7 +334,7 @@ def _with_less_reasoning(state: BuildState) -> BuildState | None:
 async def _reduce_view(
     deps: BuildDependencies, state: BuildState, overshoot: int
 ) -> BuildState | Overflow:
-    """Reduce the view as its strategy plans it, then by the steps that need no summary.
+    """Reduce the view as its strategy plans it, then by the stages that need no summary.
 
     Where these do not suffice, the texts of what always stays are shortened.
     """
@@ -345,15 +345,15 @@ async def _reduce_view(
     shown = _shown(state, overshoot)
     if isinstance(plan := STRATEGIES[policy.strategy].plan(shown), CompactionPlan):
         state = await _carry_out(deps, state, plan)
-    reduced = await _reduced_by_steps(deps, state, overshoot)
+    reduced = await _reduced_by_stages(deps, state, overshoot)
     if isinstance(reduced, Overflow):
         shortened = await _shorten_largest(deps, state, reduced.entries, overshoot)
         if shortened is not None:
-            return await _reduced_by_steps(deps, shortened, overshoot)
+            return await _reduced_by_stages(deps, shortened, overshoot)
     return reduced
 
 
-async def _reduced_by_steps(
+async def _reduced_by_stages(
     deps: BuildDependencies, state: BuildState, overshoot: int
 ) -> BuildState | Overflow:
     shown = _shown(state, overshoot)
@@ -362,14 +362,14 @@ async def _reduced_by_steps(
     if reduced is None:
         kept = [item for item in shown.entries if item.seq in shown.protected.unhidden]
         return Overflow(state, kept or state.view_entries)
-    return (await _carry_out(deps, state, reduced)).degrade(*reduced.steps)
+    return (await _carry_out(deps, state, reduced)).degrade(*reduced.stages)
 
 
 async def _carry_out(
     deps: BuildDependencies, state: BuildState, plan: CompactionPlan
 ) -> BuildState:
     """Compact this payload stream as planned; its extractive summary is stored with its epoch."""
-    if not plan.steps:
+    if not plan.stages:
         return state
     summaries, retain = state.view.summaries, state.view.retain
     if plan.hidden is not None and plan.summarises:
@@ -387,7 +387,7 @@ async def _summarise(
     deps: BuildDependencies, state: BuildState, plan: CompactionPlan, hidden: Span
 ) -> tuple[Summary, str | None]:
     """Return the summary of a range without a model, and the retained text."""
-    run = deps.compaction.start(input_of(state), Trigger.PROACTIVE, BUILT_IN)
+    run = deps.compaction.start(input_of(state), "", BUILT_IN)
     return await run.summarise(plan, hidden, summary_reserve(state.limits))
 
 
@@ -453,5 +453,5 @@ async def shorten_messages(
         state.conversation_id,
         state.resolved,
         max_tokens_by_seq,
-        as_chat=PROVIDERS[state.format].is_stored,
+        as_chat=PROVIDERS[state.format].stores_items,
     )

@@ -95,7 +95,7 @@ async def _apply(
 ) -> CompactResult | Retry:
     """Store a smaller view, unless the view changed meanwhile."""
     try:
-        return await deps.compaction.apply_emergency_cut(compaction_input, view)
+        return await deps.compaction.store_smaller_view(compaction_input, view)
     except Conflict:
         return state.retry()
 

@@ -35,7 +35,7 @@ from app.policy.policy import StrategyName
 from app.prompt.resolved_settings import PayloadTools, ResolvedSettings
 from app.prompt.sections import PromptSection, prefix_end_indices, static_sections
 
-WITHOUT_BREAKPOINTS = "cache_breakpoints"
+WITHOUT_BREAKPOINTS = "cache_breakpoints_left_out"
 """`degraded`: the payload has no breakpoints, because their positions were wrong."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from app.common.errors import NotFound
 from app.compaction.repository import ReceiptQueries
 from app.conversations.conversation import Conversation
-from app.conversations.epoch import Epoch, requested_window
+from app.conversations.epoch import Epoch, requested_total
 from app.conversations.from_rows import (
     AGENT_JOIN,
     CONVERSATION_COLUMNS,
@@ -64,7 +64,7 @@ _ROW_ARRAYS = f"""
         WHEN octet_length(r.body) > {_LONG_BYTES} THEN NULL
         ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
                 AND r.reasoning_tokens = 0
-            THEN coalesce(r.fragment, r.body) ELSE r.body END, 'UTF8') END
+            THEN coalesce(r.chat_item, r.body) ELSE r.body END, 'UTF8') END
         ORDER BY r.seq) AS bodies,
     array_agg(r.output ORDER BY r.seq) AS outputs,
     array_agg(r.joins ORDER BY r.seq) AS row_joins
@@ -112,8 +112,8 @@ READ = Statement(
             SELECT * FROM epochs same_window
             WHERE same_window.conversation_id = :conversation_id
                 AND same_window.payload_stream = {_PAYLOAD_STREAM}
-                AND same_window.requested_window = :requested_window
-                AND e.requested_window <> :requested_window
+                AND same_window.requested_total = :requested_total
+                AND e.requested_total <> :requested_total
             ORDER BY same_window.epoch DESC LIMIT 1
         ) w ON true
         CROSS JOIN LATERAL (
@@ -151,7 +151,7 @@ LONG_TEXT = Statement(
     """
         SELECT convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT has_media
                 AND reasoning_tokens = 0
-            THEN coalesce(fragment, body) ELSE body END, 'UTF8') AS text
+            THEN coalesce(chat_item, body) ELSE body END, 'UTF8') AS text
         FROM messages WHERE conversation_id = :conversation_id AND seq = :seq
         """
 )
@@ -163,9 +163,9 @@ ADD_EPOCH = Statement(
     f"""
         WITH alive AS (
             UPDATE states SET input_version = input_version + 1,
-                unstored_tokens = coalesce(CAST(:unstored AS bigint), unstored_tokens),
-                unstored_version = CASE WHEN CAST(:unstored AS bigint) IS NULL
-                    THEN unstored_version ELSE :view_version END
+                extra_tokens = coalesce(CAST(:extra AS bigint), extra_tokens),
+                extra_version = CASE WHEN CAST(:extra AS bigint) IS NULL
+                    THEN extra_version ELSE :view_version END
             WHERE conversation_id = :conversation_id AND redacted_version <= :view_version
                 AND head_seq = coalesce(CAST(:after AS bigint), head_seq)
             RETURNING conversation_id, input_version
@@ -187,7 +187,7 @@ ADD_EPOCH = Statement(
 )
 SET_UNSTORED = Statement(
     """
-        UPDATE states SET unstored_tokens = CAST(:tokens AS bigint), unstored_version = view_version
+        UPDATE states SET extra_tokens = CAST(:tokens AS bigint), extra_version = view_version
         WHERE conversation_id = :conversation_id AND view_version = :view_version
         """
 )
@@ -224,7 +224,7 @@ FIND_EPOCH = Statement(f"SELECT * FROM epochs WHERE {equal('conversation_id', 'e
 class BuildInput:
     """The stored values that a build starts from, read in one statement.
 
-    `epoch` is the newest of the payload stream; `same_window_epoch` the newest with this request's
+    `epoch` is the newest of the payload stream; `request_epoch` the newest with this request's
     context window, if that is another one. `view` is that of the active compaction, None without
     one or if the cached epoch has it. That compaction ran when the policy had the strategy
     `compaction_strategy`. `other_streams` are the payload streams of the same format,
@@ -234,7 +234,7 @@ class BuildInput:
 
     conversation: Conversation
     epoch: Epoch | None
-    same_window_epoch: Epoch | None
+    request_epoch: Epoch | None
     view: View | None
     compaction_strategy: str | None
     other_streams: tuple[str, ...]
@@ -270,12 +270,12 @@ class ContextRepository(ReceiptQueries):
             format=settings.format,
             model=model,
             default_model=default_model,
-            requested_window=requested_window(settings),
+            requested_total=requested_total(settings),
             cached_epoch_id=cached_epoch_id,
             cached_through=cached_through,
             cleared_through=0,
             uncleared=(),
-            as_chat=PROVIDERS[settings.format].is_stored,
+            as_chat=PROVIDERS[settings.format].stores_items,
             **versions_of(cached),
         )
         if row is None:
@@ -284,12 +284,12 @@ class ContextRepository(ReceiptQueries):
         return BuildInput(
             conversation=conversation,
             epoch=epoch_from(row, "e_", cached_start),
-            same_window_epoch=epoch_from(row, "w_", cached_start),
+            request_epoch=epoch_from(row, "w_", cached_start),
             view=view_from(row["view"]) if row["view"] else None,
             compaction_strategy=row["compaction_strategy"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
-            rows=await self._rows(conversation_id, row, PROVIDERS[settings.format].is_stored),
+            rows=await self._rows(conversation_id, row, PROVIDERS[settings.format].stores_items),
         )
 
     async def rows(
@@ -336,12 +336,12 @@ class ContextRepository(ReceiptQueries):
         conversation_id: str,
         epoch: Epoch,
         texts: Mapping[str, str],
-        unstored: int | None,
+        extra: int | None,
         before: str | None = None,
     ) -> int | None:
         """Store an epoch, and return the conversation's input version with it.
 
-        `unstored` is as in `set_unstored_tokens`, None where that stays. With the changes `before`
+        `extra` is as in `set_extra_tokens`, None where that stays. With the changes `before`
         the epoch gets one more. None when another build stored the epoch or a change first, the
         conversation is gone, or a message was redacted since or follows the change.
         """
@@ -349,16 +349,14 @@ class ContextRepository(ReceiptQueries):
             "conversation_id": conversation_id,
             "hashes": [*texts],
             "texts": [*texts.values()],
-            "unstored": unstored,
+            "extra": extra,
             "before": before,
             "after": changes_from(epoch.changes)[-1].after_seq if before is not None else None,
         }
         version: int | None = await self._session.value(ADD_EPOCH, **values)
         return version
 
-    async def set_unstored_tokens(
-        self, conversation_id: str, view_version: int, tokens: int
-    ) -> None:
+    async def set_extra_tokens(self, conversation_id: str, view_version: int, tokens: int) -> None:
         """Store what the newest payload has beyond the state, while the view is the same."""
         await self._session.run(
             SET_UNSTORED, conversation_id=conversation_id, view_version=view_version, tokens=tokens

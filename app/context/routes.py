@@ -35,8 +35,8 @@ from app.context.schemas import (
     Reading,
     StateShown,
 )
-from app.conversations.messages.row import Append
-from app.conversations.messages.service import AppendAnswer
+from app.conversations.messages.row import RawBatch
+from app.conversations.messages.service import AppendResult
 from app.conversations.receipt import CompactResult, ContextState
 from app.formats.message import FormatName
 from app.http import cursors
@@ -110,7 +110,7 @@ async def build_context(
     if body.append is not None:
         messages, format = body.append.messages, body.append.format or body.format
         await require_small_messages(request, messages, "/append/messages")
-        append = Append(messages, format, body.append.expected_seq, idempotency_key)
+        append = RawBatch(messages, format, body.append.expected_seq, idempotency_key)
         with _located("/append"):
             appended = await running.log.append(*where, append)
         stored["appended"] = appended.answer
@@ -127,8 +127,8 @@ async def build_context(
     return Json(built | stored)
 
 
-def _positions(stored: AppendAnswer | Mapping[str, Any]) -> dict[str, int]:
-    if isinstance(stored, AppendAnswer):
+def _positions(stored: AppendResult | Mapping[str, Any]) -> dict[str, int]:
+    if isinstance(stored, AppendResult):
         seqs, head_seq = [message.seq for message in stored.messages], stored.head_seq
     else:
         seqs = [message["seq"] for message in stored["messages"]]

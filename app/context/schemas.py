@@ -14,7 +14,7 @@ from app.common.schema_errors import NAME_PATTERN
 from app.context.rendering import Breakpoint
 from app.context.usage_repository import EpochItem
 from app.conversations.conversation import BreakReason
-from app.conversations.messages.service import AppendAnswer
+from app.conversations.messages.service import AppendResult
 from app.conversations.receipt import CompactResult, Failure
 from app.formats.message import FormatName, Role
 from app.http.cursors import Page
@@ -306,11 +306,10 @@ class MeasuredPayload(Payload):
     degraded: list[str]
     """What the payload lacks in order to fit, or what could not be done, in order.
     To fit: `tool_results_cleared`, `all_tool_results_cleared`, `repeated_results_cleared`,
-    `messages_shortened`, `media_left_out`, `emergency_cut` (the oldest turns are left out),
-    `extractive_summary`, `preserved_ranges_summarised`, `reasoning_dropped`,
-    `tail_left_out`. Not done: `tool_deferral` (the last uses could not be read),
-    `compaction_pending`, `summariser_unavailable`,
-    `provider_compaction_unavailable`, `summary_role_user`, `cache_breakpoints`.
+    `messages_shortened`, `media_left_out`, `oldest_turns_dropped`, `extractive_summary`,
+    `preserved_ranges_summarised`, `reasoning_dropped`, `tail_left_out`. Not done:
+    `tool_uses_unread`, `compaction_pending`, `summariser_unavailable`, `dropped_without_summary`,
+    `provider_compaction_unavailable`, `summary_role_user`, `cache_breakpoints_left_out`.
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
     `context_window_assumed:` with a model: the registry has no model of this name, and the window
     is that of this other model of its family."""
@@ -366,7 +365,7 @@ class BuiltContext(MeasuredPayload):
     """Whether the payload has only new items."""
     base_items: int
     """Items a delta is appended after; 0 for a full payload."""
-    appended: AppendAnswer | None
+    appended: AppendResult | None
     """The stored batch; null if the request has no `append`."""
     reported: UsageAnswer | None
     """The stored report; null if the request has no `report`."""

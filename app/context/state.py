@@ -19,15 +19,16 @@ from cachetools import LRUCache
 from app.common import json_text
 from app.common.concurrency import in_thread_if
 from app.compaction.reduction import tool_output_tokens, with_excluded
+from app.compaction.run import DROPPED_WITHOUT_SUMMARY, SUMMARISER_UNAVAILABLE
 from app.compaction.service import CompactionService
 from app.compaction.summaries.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
 from app.conversations.conversation import BreakReason, ConversationState
-from app.conversations.epoch import Epoch, PromptChange, model_in, requested_window
+from app.conversations.epoch import Epoch, PromptChange, model_in, requested_total
 from app.conversations.from_rows import changes_from
 from app.conversations.messages.row import LogRow
-from app.conversations.messages.service import Appended
+from app.conversations.messages.service import StoredBatch
 from app.conversations.moving_window import ActiveWindows
 from app.conversations.other_conversations import OtherConversations
 from app.conversations.receipt import UNOBSERVED, CompactResult, Observer
@@ -69,10 +70,11 @@ SUMMARY_AS_USER = "summary_role_user"
 REASONING_DROPPED: Final = "reasoning_dropped"
 """`degraded`: reasoning that its own family made is left out of a shown message."""
 DEGRADED_ONE_BUILD = (
-    "summariser_unavailable",
+    SUMMARISER_UNAVAILABLE,
+    DROPPED_WITHOUT_SUMMARY,
     "compaction_pending",
-    "tool_deferral",
-    "cache_breakpoints",
+    "tool_uses_unread",
+    "cache_breakpoints_left_out",
     SUMMARY_AS_USER,
     NO_PROVIDER_COMPACTION,
 )
@@ -145,7 +147,7 @@ class PayloadCache:
     def of_epoch(self, tenant_id: str, conversation_id: str, epoch: Epoch) -> CachedPayload | None:
         """Return the rendered history of an epoch, None where this process has none."""
         for model in ("", model_in(epoch.payload_stream)):
-            key = (tenant_id, conversation_id, epoch.format, model, str(epoch.requested_window))
+            key = (tenant_id, conversation_id, epoch.format, model, str(epoch.requested_total))
             cached = self.find(key)
             if cached is not None and cached.epoch_id == epoch.epoch_id:
                 return cached
@@ -191,7 +193,7 @@ class BuildDependencies:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One pass through the steps: the request, and what earlier passes of the build did.
+    """One pass through the stages: the request, and what earlier passes of the build did.
 
     A dry run neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
     sent again. An epoch began for the `break_reason` before results were cleared for it. With
@@ -202,7 +204,7 @@ class Attempt:
     conversation_id: str
     settings: RequestSettings
     known: Known | None = None
-    appended: Appended | None = None
+    appended: StoredBatch | None = None
     degraded: tuple[str, ...] = ()
     compaction: CompactResult | None = None
     may_compact: bool = True
@@ -215,7 +217,7 @@ class Attempt:
     def cache_key(self) -> tuple[str, ...]:
         """The key of the payload cache: the payload stream and the requested context window."""
         settings = self.settings
-        window = str(requested_window(settings))
+        window = str(requested_total(settings))
         return self.tenant_id, self.conversation_id, settings.format, settings.model or "", window
 
 
@@ -350,10 +352,10 @@ class BuildState:
     # --- dynamic text ---------------------------------------------------------------------
 
     @property
-    def opening(self) -> DynamicTexts:
+    def leading(self) -> DynamicTexts:
         """The dynamic texts before the history."""
-        is_opening = self.resolved.policy.dynamic_position == "before_window"
-        return self.resolved.dynamic_texts_of(self.dynamic_texts if is_opening else ())
+        is_leading = self.resolved.policy.dynamic_position == "before_window"
+        return self.resolved.dynamic_texts_of(self.dynamic_texts if is_leading else ())
 
     @property
     def tail(self) -> DynamicTexts:
@@ -373,7 +375,7 @@ class BuildState:
     @property
     def texts_before_history(self) -> tuple[str, ...]:
         """The dynamic texts before the history: a change of them ends an epoch."""
-        return (*self.opening.texts, *self.system_dynamic_texts)
+        return (*self.leading.texts, *self.system_dynamic_texts)
 
     @property
     def dynamic_hash(self) -> str:
@@ -407,9 +409,9 @@ class BuildState:
         tokens = resolved.system_tokens(self.system_dynamic_texts)
         tokens += sum(change.tokens for change in self.changes)
         if self.items is not None:
-            tokens += self.items.opening_tokens + self.items.tail_tokens
+            tokens += self.items.leading_tokens + self.items.tail_tokens
         else:
-            tokens += resolved.system_tokens((*self.opening.texts, *self.tail.texts))
+            tokens += resolved.system_tokens((*self.leading.texts, *self.tail.texts))
         return tokens - resolved.raw_dynamic
 
     @cached_property

@@ -152,7 +152,7 @@ class ConversationState:
       attempts in a row; `is_resting` is set until the next attempt.
     - `redacted_version` is the view version of the last redaction, 0 without any. `input_version`
       grows with each epoch and pin.
-    - The newest payload has `unstored_tokens` more than follows from the rest, or less: reasoning,
+    - The newest payload has `extra_tokens` more than follows from the rest, or less: reasoning,
       what its format sends otherwise, and what was left out of it alone. They are after the factor.
     """
 
@@ -186,7 +186,7 @@ class ConversationState:
     oldest_at: datetime | None = None
     redacted_version: int = 0
     input_version: int = 0
-    unstored_tokens: int = 0
+    extra_tokens: int = 0
 
     @property
     def open_calls(self) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ from app.common import json_text
 from app.conversations.view import View
 from app.prompt.resolved_settings import NO_PAYLOAD_TOOLS, PayloadTools, RequestSettings
 
-NO_REQUESTED_WINDOW = 0
-"""The `requested_window` of an epoch whose context window is that of the policy."""
+NO_REQUESTED_TOTAL = 0
+"""The `requested_total` of an epoch whose context window is that of the policy."""
 
 
 _BUILD_ID = re.compile(
@@ -37,16 +37,17 @@ PROVIDER_COMPACTED: Final = "provider_compacted"
 class Epoch:
     """The start of an epoch: all inputs of a payload except for newer messages.
 
-    `start_json` holds the view and the limits. `requested_window` is the context window in tokens
-    that the request sets, 0 for none. Up to the seq `reasoning_removed` the provider has removed
-    reasoning from its payloads, which ends it. `changes` is the JSON of its `PromptChange`s.
+    `start_json` holds the view and the limits. `requested_total` is the context window in
+    tokens that the request asks for, 0 for that of the policy. Up to the seq `reasoning_removed`
+    the provider has removed reasoning from its payloads, which ends it. `changes` is the JSON of
+    its `PromptChange`s.
     """
 
     epoch: int
     epoch_id: str
     payload_stream: str
     format: str
-    requested_window: int
+    requested_total: int
     reason: str | None
     start_seq: int
     view_version: int
@@ -132,6 +133,6 @@ def model_in(payload_stream: str) -> str:
     return payload_stream.partition(":")[2]
 
 
-def requested_window(settings: RequestSettings) -> int:
-    """Return the requested context window, NO_REQUESTED_WINDOW where the policy decides."""
-    return settings.context_window or NO_REQUESTED_WINDOW
+def requested_total(settings: RequestSettings) -> int:
+    """Return the requested context window, NO_REQUESTED_TOTAL where the policy decides."""
+    return settings.context_window or NO_REQUESTED_TOTAL

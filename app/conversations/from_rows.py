@@ -77,7 +77,7 @@ STATE_COLUMNS = """
     h.view_cause, h.results_cleared, h.mentions, h.promoted, h.promoted_turn,
     h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
     h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
-    h.unstored_tokens, h.unstored_version, h.input_version, h.due_at IS NOT NULL AS is_due,
+    h.extra_tokens, h.extra_version, h.input_version, h.due_at IS NOT NULL AS is_due,
     coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
 """
 AGENT_JOIN = "LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id"
@@ -108,7 +108,7 @@ def agent_from(row: Any) -> Agent:
 def state_from(row: Any) -> ConversationState:
     """Return a conversation's state from its row."""
     span = Span(row["span_start"], row["span_end"]) if row["span_start"] is not None else None
-    is_of_this_view = row["unstored_version"] == row["view_version"]
+    is_of_this_view = row["extra_version"] == row["view_version"]
     return read(
         ConversationState,
         row,
@@ -124,7 +124,7 @@ def state_from(row: Any) -> ConversationState:
         resume_at_tokens=row["resume_at"],
         became_due=False,
         window=window_from(row["since"], row["parts"]),
-        unstored_tokens=row["unstored_tokens"] if is_of_this_view else 0,
+        extra_tokens=row["extra_tokens"] if is_of_this_view else 0,
     )
 
 

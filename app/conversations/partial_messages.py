@@ -32,7 +32,7 @@ from app.models.tokens import CountText, MediaLimits, count_message, pixel_size
 from app.prompt.resolved_settings import ResolvedSettings
 
 MESSAGES_SHORTENED: Final = "messages_shortened"
-"""The step of a build that shortened messages, and the reason why an epoch ended."""
+"""In `degraded`: long messages are shortened. Also the reason why an epoch ended."""
 MEDIA_LEFT_OUT: Final = "media_left_out"
 """`degraded`: a label stands for old media, which would be too many or too large."""
 READER_TOOLS = (READ_LINES, GREP, READ_BYTES)

@@ -107,7 +107,7 @@ def next_tokens_of(
 ) -> PayloadTokens:
     """Return the tokens of the next build with these of the log, its notes included."""
     stored = stored_tokens_of(resolved, conversation, visible_tokens)
-    tokens = stored.conversation + conversation.state.unstored_tokens
+    tokens = stored.conversation + conversation.state.extra_tokens
     return replace(stored, conversation=max(0, tokens))
 
 

@@ -35,8 +35,8 @@ PROVIDER_ITEM_SUMMARY = "[summarised by the provider, in an item that only its m
 # --- plans ----------------------------------------------------------------------------------------
 
 
-class ChainStep(StrEnum):
-    """The steps of the chain strategy, in their order."""
+class ChainStage(StrEnum):
+    """The stages of the chain strategy, in their order."""
 
     CLEAR_TOOL_RESULTS = "clear_tool_results"
     SUMMARIZE = "summarize"
@@ -80,7 +80,7 @@ class CompactionPlan:
     - `freed_tokens` counts what messages no longer cost, without the cost of a new summary.
     """
 
-    steps: tuple[str, ...]
+    stages: tuple[str, ...]
     freed_tokens: int
     hidden: Span | None = None
     unhidden_seqs: tuple[int, ...] = ()
@@ -96,7 +96,7 @@ class CompactionPlan:
         """Return this plan, which was made for what a clearing leaves, as one for before it."""
         return replace(
             self,
-            steps=tuple(dict.fromkeys((*self.steps, *clearing.steps))),
+            stages=tuple(dict.fromkeys((*self.stages, *clearing.stages))),
             freed_tokens=clearing.freed_tokens + self.freed_tokens,
         )
 
@@ -115,7 +115,7 @@ class CompactionFacts:
     strategy: str = StrategyName.SANDWICH
     """The strategy that planned it."""
     strategies_run: tuple[str, ...] = ()
-    """The steps that ran, in order."""
+    """The stages that ran, in order."""
     before_tokens: int = 0
     """Tokens of the payload before."""
     after_tokens: int = 0
@@ -151,8 +151,8 @@ class CompactionFacts:
     duration_ms: int = 0
     """How long it took."""
     degraded: tuple[str, ...] = ()
-    """What it lacks: `summariser_unavailable` where there is no summary of messages that were
-    left out although the policy asks for one; `provider_compaction_unavailable` where a build
+    """What it lacks: `dropped_without_summary` where messages were dropped without the summary
+    that the policy asks for; `provider_compaction_unavailable` where a build
     made a summary because the provider has no compaction of its own."""
 
 

@@ -6,15 +6,19 @@
 -- 2. The lock of the state orders concurrent writers. Nothing is stored, and nothing returned, unless
 --    the log and the settings are still those for which the batch was prepared. The caller finds
 --    the reason.
--- 3. It returns the state after the batch.
+-- 3. Of the calls, the batch answers `answered_calls`, which are open before it; after it
+--    `closed_calls` are open no longer, and `opened_calls` are open: those of its messages with these
+--    `opened_indices`. The last call group begins at `group_index`, null where no new one does. Its
+--    calls that the provider runs are `running_calls`, null where these stay as they are.
+-- 4. It returns the state after the batch.
 CREATE FUNCTION append(
     conversation_id uuid, tenant_id text,
     counter text, model text, expected_seq bigint, client_ids text[],
     settings_at timestamptz, agent_at timestamptz, model_at timestamptz,
     due_tokens bigint, due_messages bigint, mentions text[],
     window_seconds bigint, window_start timestamptz,
-    required text[], closed text[], opened text[], opened_at bigint[], start bigint,
-    provider text[], is_answering boolean, begins_answer boolean, is_known boolean,
+    answered_calls text[], closed_calls text[], opened_calls text[], opened_indices bigint[],
+    group_index bigint, running_calls text[], is_answering boolean, begins_answer boolean, is_known boolean,
     max_open_calls bigint, received_at timestamptz, oldest_sent timestamptz, newest_at timestamptz,
     new_messages bigint, new_turns bigint, new_tokens bigint,
     format text, rows json
@@ -41,19 +45,19 @@ BEGIN
         )
         AND old.counter = append.counter
         AND old.head_seq = coalesce(expected_seq, old.head_seq)
-        AND old.open_calls @> required
+        AND old.open_calls @> answered_calls
         -- The state that the shape of a batch expects that was made without the log, `BatchShape`.
         -- Nothing joins a call group that is too old by now: its active window has to be moved before.
         AND (is_known OR cardinality(old.open_calls) <= max_open_calls AND (
-            cardinality(required) = 0 AND NOT begins_answer OR NOT (
+            cardinality(answered_calls) = 0 AND NOT begins_answer OR NOT (
                 begins_answer AND cardinality(old.provider_calls) > 0
-                OR cardinality(required) > 0 AND (
+                OR cardinality(answered_calls) > 0 AND (
                     old.window_seconds IS DISTINCT FROM append.window_seconds
                     OR coalesce(old.oldest_at <= greatest(old.cleared_at, window_start), false)
                 )
                 OR EXISTS (
                     SELECT FROM unnest(old.open_calls, old.open_seqs) AS o (call, seq)
-                    WHERE CASE WHEN o.call = ANY (required) THEN o.seq < old.group_seq
+                    WHERE CASE WHEN o.call = ANY (answered_calls) THEN o.seq < old.group_seq
                         ELSE begins_answer AND o.seq >= old.group_seq END
                 )
             )
@@ -86,15 +90,15 @@ BEGIN
         END,
         newest_at = greatest(h.newest_at, append.newest_at),
         oldest_at = least(h.oldest_at, oldest_sent, greatest(received_at, h.newest_at)),
-        open_calls = CASE WHEN cardinality(closed) = 0 THEN h.open_calls ELSE ARRAY(
-            SELECT o.call FROM unnest(h.open_calls) AS o (call) WHERE o.call <> ALL (closed)
-        ) END || opened,
-        open_seqs = CASE WHEN cardinality(closed) = 0 THEN h.open_seqs ELSE ARRAY(
+        open_calls = CASE WHEN cardinality(closed_calls) = 0 THEN h.open_calls ELSE ARRAY(
+            SELECT o.call FROM unnest(h.open_calls) AS o (call) WHERE o.call <> ALL (closed_calls)
+        ) END || opened_calls,
+        open_seqs = CASE WHEN cardinality(closed_calls) = 0 THEN h.open_seqs ELSE ARRAY(
             SELECT o.seq FROM unnest(h.open_calls, h.open_seqs) AS o (call, seq)
-            WHERE o.call <> ALL (closed)
-        ) END || ARRAY(SELECT h.head_seq + 1 + o.at FROM unnest(opened_at) AS o (at)),
-        group_seq = coalesce(h.head_seq + 1 + start, h.group_seq),
-        provider_calls = coalesce(provider, h.provider_calls),
+            WHERE o.call <> ALL (closed_calls)
+        ) END || ARRAY(SELECT h.head_seq + 1 + o.at FROM unnest(opened_indices) AS o (at)),
+        group_seq = coalesce(h.head_seq + 1 + group_index, h.group_seq),
+        provider_calls = coalesce(running_calls, h.provider_calls),
         is_answering = append.is_answering,
         unindexed_at = coalesce(h.unindexed_at, begun_at)
     WHERE new.conversation_id = append.conversation_id
@@ -102,13 +106,13 @@ BEGIN
     INSERT INTO messages (
         conversation_id, seq, turn, total_tokens, at, late_at,
         message_id, role, format, tokens, reasoning_tokens, call_ids, call_names, has_media, joins,
-        body, fragment, output, timestamp
+        body, chat_item, output, timestamp
     )
     SELECT conversation_id, h.head_seq + m.seq, h.turns + m.turn, h.tokens + m.total_tokens,
         greatest(m.at, h.newest_at),
         CASE WHEN m.late_at < greatest(m.at, h.newest_at) THEN m.late_at END,
         m.message_id, m.role, format, m.tokens, m.reasoning_tokens, m.call_ids, m.call_names,
-        m.has_media, m.joins, m.body, m.fragment, m.output, m.timestamp
+        m.has_media, m.joins, m.body, m.chat_item, m.output, m.timestamp
     FROM json_populate_recordset(CAST(NULL AS messages), rows) AS m;
     RETURN NEXT stored;
 END $$

@@ -163,8 +163,8 @@ CREATE TABLE states (
     -- The view version of the last redaction: no payload of an earlier one is rendered again.
     redacted_version bigint NOT NULL DEFAULT 0,
     -- The tokens that the newest payload of this view version has beyond what is stored here.
-    unstored_tokens bigint NOT NULL DEFAULT 0,
-    unstored_version bigint NOT NULL DEFAULT 0,
+    extra_tokens bigint NOT NULL DEFAULT 0,
+    extra_version bigint NOT NULL DEFAULT 0,
     -- Grows with each epoch and pin: what a build reads beside this row, the log and the settings.
     input_version bigint NOT NULL DEFAULT 0,
     -- Since when it has messages that no search finds; null is never.
@@ -191,7 +191,7 @@ CREATE TABLE messages (
     -- Whether it belongs to the call group of the message before.
     joins boolean NOT NULL,
     body text NOT NULL,
-    fragment text,
+    chat_item text,
     timestamp text,
     created_at timestamptz NOT NULL DEFAULT now(),
     output text,
@@ -360,7 +360,7 @@ CREATE TABLE epochs (
     epoch bigint,
     epoch_id uuid NOT NULL,
     format text NOT NULL,
-    requested_window bigint NOT NULL,
+    requested_total bigint NOT NULL,
     reason text,
     start_seq bigint NOT NULL,
     view_version bigint NOT NULL,
@@ -375,7 +375,7 @@ CREATE TABLE epochs (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, payload_stream, epoch)
 );
-CREATE INDEX epochs_by_window ON epochs (conversation_id, payload_stream, requested_window, epoch);
+CREATE INDEX epochs_by_total ON epochs (conversation_id, payload_stream, requested_total, epoch);
 CREATE INDEX epochs_by_id ON epochs (conversation_id, epoch_id);
 
 CREATE TABLE prompt_texts (

@@ -157,7 +157,7 @@ class Provider(ABC):
     """Fields of an original that cost no tokens beside its text: types, ids, states."""
 
     @property
-    def is_stored(self) -> bool:
+    def stores_items(self) -> bool:
         """Whether its payload items are stored with the messages of the log."""
         return self.name is LOG_FORMAT
 

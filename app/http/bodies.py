@@ -44,7 +44,7 @@ CLIENT_CLOSED_REQUEST = 499
 LIGHT_BYTES = 64 * 1024
 """The length of a body up to which a request needs no slot."""
 SLOT_BYTES = 4 * 2**20
-HEAVY_SHARE = "heavy_share"
+HELD_SLOTS = "held_slots"
 """The slots that a request holds, as pairs of tenant and number; the application releases them."""
 _BODY_SIZE = "body_size"
 _MAX_CODING = 40
@@ -110,7 +110,7 @@ class WireRequest(Request):
             if not has_more:
                 return body.getvalue()
             if body.tell() and (expected or body.tell()) > LIGHT_BYTES:
-                await take_share(self.scope, expected)
+                await take_slots(self.scope, expected)
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
@@ -254,16 +254,16 @@ def large_slots(heavy_requests: int, pool_max_size: int) -> int:
     return 1 + heavy_requests // (1 + max(1, pool_max_size // 2))
 
 
-async def take_share(scope: Scope, body_bytes: int | None, slots: int = 0) -> None:
+async def take_slots(scope: Scope, body_bytes: int | None, slots: int = 0) -> None:
     """Take the slots of a request once, at least these; raises RateLimited or ServiceUnavailable.
 
     A body of unknown length counts as the longest.
     """
-    if not scope[HEAVY_SHARE]:
+    if not scope[HELD_SLOTS]:
         state, tenant_id = scope["app"].state, scope["caller"].tenant_id
         length = state.max_body_bytes if body_bytes is None else body_bytes
         taken = await state.heavy.acquire(tenant_id, max(slots, 1 + length // SLOT_BYTES))
-        scope[HEAVY_SHARE].append((tenant_id, taken))
+        scope[HELD_SLOTS].append((tenant_id, taken))
 
 
 def drained(send: Send) -> Send:

@@ -53,7 +53,7 @@ from app.common.texts import is_sendable
 from app.database.citus import about
 from app.http.bodies import (
     CLIENT_CLOSED_REQUEST,
-    HEAVY_SHARE,
+    HELD_SLOTS,
     SLOT_BYTES,
     Json,
     MalformedJson,
@@ -63,7 +63,7 @@ from app.http.bodies import (
     header_of,
     require_json,
     size_of_body,
-    take_share,
+    take_slots,
 )
 from app.http.errors import (
     answer_error,
@@ -268,11 +268,11 @@ class Application(FastAPI):
         if self.middleware_stack is None:
             self.middleware_stack = self.build_middleware_stack()
         scope["app"] = self
-        shares = scope[HEAVY_SHARE] = []
+        held = scope[HELD_SLOTS] = []
         try:
             await self.middleware_stack(scope, receive, send)
         finally:
-            for tenant_id, slots in shares:
+            for tenant_id, slots in held:
                 self.state.heavy.release(tenant_id, slots)
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -319,7 +319,7 @@ class WireRoute(APIRoute):
         if self.is_direct:
             self.app = _direct(endpoint, _parameters(self))
         elif mark is not None:
-            self.app = _with_share(self.app, mark, self.body_field is not None)
+            self.app = _with_slots(self.app, mark, self.body_field is not None)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler with the body read before it and error handling around it."""
@@ -395,17 +395,17 @@ def _usual_errors(route: APIRoute) -> Iterator[type[ContextError]]:
         yield ServiceUnavailable
 
 
-def _with_share(inner: ASGIApp, share: str, reads_body: bool) -> ASGIApp:
-    """Return the app with a share of the heavy work, held until the response is sent."""
+def _with_slots(inner: ASGIApp, mark: str, reads_body: bool) -> ASGIApp:
+    """Return the app with the slots of a heavy request, held until the response is sent."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         state, slots = scope["app"].state, 1
-        if share == "large" or QueryParams(scope["query_string"]).get("content") == "full":
+        if mark == "large" or QueryParams(scope["query_string"]).get("content") == "full":
             slots = state.large_slots
-        elif share == "page":
+        elif mark == "page":
             slots += state.page_bytes // SLOT_BYTES
         try:
-            await take_share(scope, body_bytes_of(scope) if reads_body else 0, slots)
+            await take_slots(scope, body_bytes_of(scope) if reads_body else 0, slots)
         except ContextError as error:
             await answer_error(error)(scope, receive, send)
             return

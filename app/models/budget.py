@@ -77,7 +77,7 @@ def resolve_context_window(
     return ContextWindow(total, max_output_tokens)
 
 
-HARD_BLOCK = 0.98
+BLOCKED_AT = 0.98
 """The share at which a build compacts in any case, if `compact_trigger` is not above."""
 
 
@@ -163,7 +163,7 @@ class Limits:
     notice_at: float
     due_at: float | None
     compact_trigger: float
-    hard_block: float
+    blocked_at: float
     margin: float = 0.0
     effective_window: int = field(init=False, compare=False)
     capacity: int = field(init=False, compare=False)
@@ -175,7 +175,7 @@ class Limits:
             "notice": self.notice_at,
             Pressure.DUE.value: self.due_at,
             Pressure.COMPACT.value: self.compact_trigger,
-            Pressure.BLOCKED.value: self.hard_block,
+            Pressure.BLOCKED.value: self.blocked_at,
         }
         thresholds = sorted(
             (math.ceil(ratio * window), name) for name, ratio in ratios.items() if ratio is not None
@@ -204,7 +204,7 @@ def limits_for(
 ) -> Limits:
     """Return the limits that a policy sets in a context window of `total` tokens."""
     trigger = policy.compact_trigger
-    block = max(HARD_BLOCK, trigger)
+    block = max(BLOCKED_AT, trigger)
     return Limits(total, max_output_tokens, policy.notice_at, due_at, trigger, block, margin)
 
 

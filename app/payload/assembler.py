@@ -79,7 +79,7 @@ class Assembler(ShownMessages, ABC):
     newest_breakpoints: ClassVar[int] = 1
     """How many of the newest breakpoint positions are used beside the fixed ones."""
 
-    opening_tokens: int = field(default=0, init=False)
+    leading_tokens: int = field(default=0, init=False)
     tokens: int = field(default=0, init=False)
     summary_tokens: int = field(default=0, init=False)
     rendered_through: int = field(default=0, init=False)
@@ -213,7 +213,7 @@ class Assembler(ShownMessages, ABC):
             self.drops_reasoning = self.drops_reasoning or self._is_own_reasoning(held)
             return row
         tokens = row.reasoning_tokens + held.reasoning_tokens
-        return replace(row, lead=held.lead, reasoning_tokens=tokens)
+        return replace(row, earlier_reasoning=held.earlier_reasoning, reasoning_tokens=tokens)
 
     def _hold_back(self, row: LogRow) -> bool:
         """Hold back reasoning at the end of a row (rule 9); return whether that is all of it."""
@@ -227,7 +227,7 @@ class Assembler(ShownMessages, ABC):
         is_held = ending and (is_all or not self.provider.ends_with_reasoning)
         if is_held and row.seq > self.view.reasoning_after:
             tokens = count_reasoning(replace(message, parts=ending), self.count)
-            self._held = replace(row, lead=ending, reasoning_tokens=tokens)
+            self._held = replace(row, earlier_reasoning=ending, reasoning_tokens=tokens)
         return is_all
 
     def _sends_nothing(self, row: LogRow) -> bool:
@@ -436,10 +436,10 @@ class Assembler(ShownMessages, ABC):
             return
         self._has_opening = True
         had_first_message = self._has_first_message
-        self.opening_tokens = self._tokens_of(
-            lambda: self._put_notes(self.opening.texts, as_system=self.opening.as_system)
+        self.leading_tokens = self._tokens_of(
+            lambda: self._put_notes(self.leading.texts, as_system=self.leading.as_system)
         )
-        if self.opening.as_system and self.provider.takes_system:
+        if self.leading.as_system and self.provider.takes_system:
             # The conversation still has to begin with the user.
             self._has_first_message = had_first_message
 
@@ -565,7 +565,7 @@ class Assembler(ShownMessages, ABC):
             mentions=tuple(sorted(closed.mentions)),
             references=tuple(sorted(closed.references)),
             tail_items=tail_items,
-            opening_tokens=self.opening_tokens,
+            leading_tokens=self.leading_tokens,
             tail_tokens=tail_tokens,
         )
 

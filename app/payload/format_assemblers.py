@@ -286,7 +286,7 @@ class ChatAssembler(Assembler):
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
         is_changed = bool(ids) or row.has_media or self._is_demanded(row) or self._is_rewritten(row)
-        if is_changed or row.reasoning_tokens or not self.provider.is_stored:
+        if is_changed or row.reasoning_tokens or not self.provider.stores_items:
             super()._put_row(row, ids)
             return
         if may_have_media(row):

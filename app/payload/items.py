@@ -57,10 +57,10 @@ class PayloadItems:
     """The messages of a payload as the provider's items; the first `stable_items` never change.
 
     Each of the `wire_items` is the JSON of one item. The last `tail_items` are replaced by the next
-    build. `tokens` counts the history without summary, opening and tail; `sealed_tokens` of them
-    are of reasoning and sealed text. `breakpoints` are the positions for cache breakpoints, newest
-    first. `mentions` are the agent tools that the items name, `references` the tools that search
-    results refer to.
+    build. `tokens` counts the history without summary, leading text and tail; `sealed_tokens` of
+    them are of reasoning and sealed text. `breakpoints` are the positions for cache breakpoints,
+    newest first. `mentions` are the agent tools that the items name, `references` the tools that
+    search results refer to.
     """
 
     wire_items: list[bytes]
@@ -75,7 +75,7 @@ class PayloadItems:
     mentions: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     tail_items: int = 0
-    opening_tokens: int = 0
+    leading_tokens: int = 0
     tail_tokens: int = 0
 
 
@@ -115,14 +115,14 @@ class ShownMessages:
     Its text may name the agent tools in `mentionable_tools`; `mentions` are those that it would
     name if it could.
     `defined_tools` are the tools that the payload defines, `references` those of them that a search
-    result refers to. `opening` is the dynamic text before the history.
+    result refers to. `leading` is the dynamic text before the history.
     """
 
     provider: Provider
     view: View
     count: CountText
     mentionable_tools: Collection[str] = frozenset(AGENT_TOOL_NAMES)
-    opening: DynamicTexts = NO_DYNAMIC_TEXTS
+    leading: DynamicTexts = NO_DYNAMIC_TEXTS
     defined_tools: Collection[str] = frozenset()
     mentions: set[str] = field(default_factory=set, init=False)
     references: set[str] = field(default_factory=set, init=False)

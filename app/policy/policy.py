@@ -47,7 +47,7 @@ class CounterName(StrEnum):
     CHARS_2_5 = "chars_2_5"
 
 
-class ToolView(StrEnum):
+class PreviewMode(StrEnum):
     """The preview of a large tool result: as much as fits, or a reference with its start."""
 
     TRUNCATE = "truncate"
@@ -181,7 +181,7 @@ class ToolOutputPolicy(Group):
     enabled: Flag = True
     """false: results stay whole, in their messages and in payloads."""
     offload_threshold_bytes: Count = 4096
-    """Larger results are stored in a blob and shown as a preview."""
+    """Larger results are stored in a blob, and their message has a preview."""
     context_budget_tokens: Count | Auto = "auto"
     """Tokens of tool results in a payload above which the oldest are cleared; `auto`: a quarter of
     the context window, from 20000 to 60000.
@@ -190,7 +190,7 @@ class ToolOutputPolicy(Group):
     """Largest preview, its note included; less in a small context window."""
     max_line_length: PreviewSize = 2000
     """Characters of a line in a preview."""
-    view: ToolView = ToolView.TRUNCATE
+    view: PreviewMode = PreviewMode.TRUNCATE
     """Preview: `truncate` has as much as fits, `reference` the size and an excerpt."""
     clear_at_least: Count | Auto = "auto"
     """Least tokens that a clearing frees; `auto`: three quarters of the budget."""

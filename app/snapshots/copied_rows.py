@@ -40,7 +40,7 @@ COLUMNS = {kind: TABLES[table].without("conversation_id") for kind, table in KIN
 KEYS = {kind: TABLES[table].key[1:] for kind, table in KINDS.items()}
 """The fields by which the records of a kind ascend."""
 COMPUTED = (
-    *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "fragment"),
+    *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "chat_item"),
 )
 SETTINGS = (
     *("agent_id", "model", "policy", "sections", "tools", "metadata", "sections_version"),

@@ -40,7 +40,7 @@ from app.common.pages import BATCH_BYTES, Bound
 from app.conversations.conversation import Conversation
 from app.conversations.events import EventType
 from app.conversations.messages.draft import make_drafts
-from app.conversations.messages.row import NO_CALLS, Append, Calls, batch_shape
+from app.conversations.messages.row import NO_CALLS, Calls, RawBatch, batch_shape
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content, Original, StoredResults
 from app.conversations.moving_window import ActiveWindows, store_window
@@ -276,7 +276,7 @@ class RestoreService:
             messages = [message for _, message in run]
             for start in range(0, len(messages), self._max_messages):
                 batch = messages[start : start + self._max_messages]
-                append = Append(batch, format, applies_compactions=applies_compactions)
+                append = RawBatch(batch, format, applies_compactions=applies_compactions)
                 await self._log.append(tenant_id, key, append)
 
     # --- importing ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.payload_tokens import payload_texts
 
 BATCH = 100
 MAX_OUTPUT_TOKENS = 1_024
-LEAST_WINDOW = 128_000
+MIN_WINDOW = 128_000
 EXTRACTIVE, SANDWICH = "extractive", "sandwich"
 
 
@@ -23,7 +23,7 @@ class Chat:
     def __init__(
         self, client: Client, tokens: int, strategy: str = SANDWICH, writer: str = EXTRACTIVE
     ) -> None:
-        window = max(LEAST_WINDOW, int(1.3 * tokens)) + MAX_OUTPUT_TOKENS
+        window = max(MIN_WINDOW, int(1.3 * tokens)) + MAX_OUTPUT_TOKENS
         policy = {
             "strategy": strategy,
             "agent_tools": "none",

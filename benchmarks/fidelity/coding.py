@@ -20,7 +20,7 @@ from benchmarks.fidelity.sessions import Session, content_text
 from tests.payload_tokens import text_tokens
 
 TARGET = 4_000
-LEAST_TOKENS = 6_000
+MIN_TOKENS = 6_000
 EDGE = 80
 PIECE, STEP, PIECES = 32, 8, 60
 SHORTEST_LINE = 12

@@ -167,7 +167,7 @@ class _Judge:
         """Judge coding sessions that are compacted once, and write the reading lists."""
         rows = []
         single = recorded(is_tuning=self._is_tuning)["coding"]
-        single = [session for session in single if session.tokens >= coding.LEAST_TOKENS]
+        single = [session for session in single if session.tokens >= coding.MIN_TOKENS]
         single = single[: 2 if self._is_quick else CODING_SESSIONS]
         texts = [
             joined("text", seed, is_tuning=self._is_tuning) for seed in self._seeds(TEXT_SESSIONS)

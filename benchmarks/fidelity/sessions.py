@@ -28,7 +28,7 @@ from tests.recorded import named_traces, trace_files, traces_dir
 
 Message = dict[str, Any]
 KINDS = ("coding", "tools", "text")
-LEAST_TOKENS, MOST_TOKENS = 24_000, 60_000
+MIN_TOKENS, MAX_TOKENS = 24_000, 60_000
 FACTS = 20
 ROUNDS = 5
 QUIET = 0.1
@@ -185,7 +185,7 @@ def joined(kind: str, seed: int, *, is_tuning: bool) -> Session:
     for number, part in enumerate(pool):
         messages = part.renamed(number)
         sizes = [0, *accumulate(map(tokens_of, messages))]
-        fits = [at for at in (*_gaps(messages), len(messages)) if size + sizes[at] <= MOST_TOKENS]
+        fits = [at for at in (*_gaps(messages), len(messages)) if size + sizes[at] <= MAX_TOKENS]
         if not fits:
             continue
         session.starts.add(len(session.messages))
@@ -194,7 +194,7 @@ def joined(kind: str, seed: int, *, is_tuning: bool) -> Session:
             session.messages += END  # what the user says next is no output
         session.name += f"{'+' if session.name else ''}{part.name}"
         size += sizes[fits[-1]]
-        if size >= LEAST_TOKENS:
+        if size >= MIN_TOKENS:
             break
     return session
 

@@ -488,7 +488,7 @@ def rows_of(log: RawLog, wanted: FormatName, count: CountText = third) -> list[L
                 call_ids=made.call_ids,
                 has_media=made.has_media,
                 format=CHAT if as_chat else format,
-                text=(made.fragment or made.body) if as_chat else made.body,
+                text=(made.chat_item or made.body) if as_chat else made.body,
                 joins=made.joins,
             )
         )

@@ -33,8 +33,8 @@ from app.context.usage_service import UsageService
 from app.conversations.conversation import Conversation
 from app.conversations.events import Cursor
 from app.conversations.messages.repository import LogRepository
-from app.conversations.messages.row import Append, StoredMessage
-from app.conversations.messages.service import AppendAnswer, LogService
+from app.conversations.messages.row import RawBatch, StoredMessage
+from app.conversations.messages.service import AppendResult, LogService
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.messages.transcripts import TranscriptService
 from app.conversations.moving_window import ActiveWindows
@@ -276,11 +276,11 @@ class Harness:
 
     async def append(
         self, conversation_id: str, *messages: Mapping[str, Any], format: FormatName = CHAT
-    ) -> AppendAnswer:
+    ) -> AppendResult:
         """Append a batch."""
-        stored = await self.log.append(TENANT, conversation_id, Append(messages, format))
+        stored = await self.log.append(TENANT, conversation_id, RawBatch(messages, format))
         answer = stored.answer
-        assert isinstance(answer, AppendAnswer)
+        assert isinstance(answer, AppendResult)
         return answer
 
     async def talk(self, conversation_id: str, turns: int, words: int = 20) -> None:

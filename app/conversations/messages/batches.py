@@ -18,7 +18,7 @@ from app.common.texts import is_sendable
 from app.conversations.conversation import Conversation
 from app.conversations.due import NO_THRESHOLD, CompactionThreshold, compaction_threshold
 from app.conversations.messages.draft import Draft, make_drafts
-from app.conversations.messages.row import Append
+from app.conversations.messages.row import RawBatch
 from app.conversations.messages.stored_results import StoredResults
 from app.conversations.settings_resolver import SettingsResolver
 from app.formats import PROVIDERS, with_request_pointers
@@ -48,7 +48,7 @@ class Batch:
     refer to them.
     """
 
-    request: Append
+    request: RawBatch
     threshold: CompactionThreshold
     drafts: list[Draft]
     blobs: Sequence[tuple[Blob, list[Chunk]]] = ()
@@ -64,7 +64,7 @@ class Batches:
     _resolver: SettingsResolver
     _outputs: StoredResults
 
-    async def prepare(self, tenant_id: str, conversation: Conversation, request: Append) -> Batch:
+    async def prepare(self, tenant_id: str, conversation: Conversation, request: RawBatch) -> Batch:
         """Check, offload and count the messages; without the blob store results stay inline."""
         key, policy, threshold = conversation.conversation_id, ToolOutputPolicy(), NO_THRESHOLD
         with suppress(ContextError):  # the settings no longer work together, which a build tells
@@ -90,7 +90,7 @@ class Batches:
         return Batch(request, threshold, drafts, blobs, frozenset(collected), warnings)
 
     async def _drafts(
-        self, conversation_id: str, request: Append, count: CountText, rules: OffloadRules
+        self, conversation_id: str, request: RawBatch, count: CountText, rules: OffloadRules
     ) -> list[Draft]:
         """Check and count the messages without blocking the event loop.
 
@@ -128,7 +128,7 @@ class Batches:
 
 
 async def _made(
-    request: Append, index: int, message: Any, size: int, count: CountText, rules: OffloadRules
+    request: RawBatch, index: int, message: Any, size: int, count: CountText, rules: OffloadRules
 ) -> list[Draft]:
     """Return the drafts of a message; a thread makes those of a large one.
 
@@ -143,7 +143,7 @@ async def _made(
         raise with_request_pointers(error) from error
 
 
-def _attached_refs(request: Append) -> tuple[str, ...]:
+def _attached_refs(request: RawBatch) -> tuple[str, ...]:
     """Return the ids of all blobs that the messages of a request refer to."""
     results = PROVIDERS[request.format].results
     objects = (message for message in request.messages if isinstance(message, Mapping))

@@ -1,7 +1,7 @@
 """Messages on their way into the log: checked, offloaded and counted.
 
-1. `body` is the message as the caller sent it. `fragment` is its openai_chat payload item, None
-   when the body itself is that item. A chat build reads the fragment where there is one, other
+1. `body` is the message as the caller sent it. `chat_item` is its openai_chat payload item, None
+   when the body itself is that item. A chat build reads the chat_item where there is one, other
    builds read the body. A chat build also reads the body of a message with reasoning, with media
    in a tool result, or with a label. Of long media there is no second copy: it reads the body.
 2. The conversation's counter counts a message once, when it is appended, as an openai_chat payload
@@ -80,7 +80,7 @@ class Draft:
     body: bytes
     tokens: int
     id: str | None = None
-    fragment: bytes | None = None
+    chat_item: bytes | None = None
     reasoning_tokens: int = 0
     call_ids: tuple[str, ...] = ()
     has_media: bool = False
@@ -114,7 +114,7 @@ class Draft:
         return {
             "role": self.role,
             "body": self.body.decode(),
-            "fragment": self.fragment.decode() if self.fragment is not None else None,
+            "chat_item": self.chat_item.decode() if self.chat_item is not None else None,
             "tokens": self.tokens,
             "reasoning_tokens": self.reasoning_tokens,
             "call_ids": json_text.dumps(self.call_ids) if self.call_ids else None,
@@ -223,9 +223,9 @@ def derive(
     # A chat build needs more than the item: media, a compaction, settings of another format.
     needs_body = visible is not cleaned or is_configuration(message)
     needs_body = needs_body or has_long_media or bool(LOG_PROVIDER.apart(sent))
-    fragment = None
+    chat_item = None
     if not (is_item or has_long_media):
-        fragment = json_text.dump_payload(LOG_PROVIDER.wire(sent))
+        chat_item = json_text.dump_payload(LOG_PROVIDER.wire(sent))
     provider_calls, resolves = waiting_calls(message)
     tokens = reasoning_tokens = 0
     if visible is not None:
@@ -234,7 +234,7 @@ def derive(
     return Draft(
         role=message.role,
         body=json_text.dump_stored(stored_raw),
-        fragment=fragment,
+        chat_item=chat_item,
         tokens=tokens,
         reasoning_tokens=reasoning_tokens,
         call_ids=_call_ids(message),

@@ -74,7 +74,7 @@ LOCK_FORKS = Statement(f"SELECT pg_advisory_xact_lock({REDACTION_LOCK})")
 LOCK = Statement(f"SELECT compaction_id, view_version FROM states WHERE {_CONVERSATION} FOR UPDATE")
 REPLACE = Statement(f"""
     UPDATE messages
-    SET body = :body, fragment = :fragment,
+    SET body = :body, chat_item = :chat_item,
         output = :output, reasoning_tokens = 0, has_media = false
     WHERE {_MESSAGE}
         AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
@@ -269,11 +269,11 @@ def tombstone_of(row: LogRow) -> dict[str, str | None]:
     (message,) = provider.parse(raw, "")
     if row.role is Role.TOOL:
         message = replace(message, tool_call_id=row.call_ids[0])
-    fragment = output = None
+    chat_item = output = None
     if row.format is not LOG_FORMAT or not LOG_PROVIDER.is_faithful(raw, message):
-        fragment = json_text.dump_payload(
+        chat_item = json_text.dump_payload(
             LOG_PROVIDER.wire(LOG_PROVIDER.for_payload(clean(message)))
         ).decode()
     if row.role is Role.TOOL and row.tokens > MAX_PLACEHOLDER_TOKENS:
         output = inline_output(message).as_json()  # clearing relies on it
-    return {"body": json_text.dumps(raw), "fragment": fragment, "output": output}
+    return {"body": json_text.dumps(raw), "chat_item": chat_item, "output": output}

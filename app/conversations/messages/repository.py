@@ -23,8 +23,8 @@ from app.conversations.from_rows import (
 )
 from app.conversations.messages.row import (
     MAX_OPEN_CALLS,
-    Append,
     BatchShape,
+    RawBatch,
     StoredMessage,
     parse_stored,
 )
@@ -116,9 +116,9 @@ BY_IDS = _page("message_id = ANY (CAST(:ids AS text[]))", "seq")
 # one such message of the user to the next.
 GROUP = _around("NOT s.joins")
 TURN = _around("s.role = 'user' AND NOT s.joins")
-# Builds and summarisers read the body or the fragment of a message.
+# Builds and summarisers read the body or the chat_item of a message.
 SIZES = Statement(f"""
-    SELECT seq, greatest(octet_length(body), coalesce(octet_length(fragment), 0)) AS size
+    SELECT seq, greatest(octet_length(body), coalesce(octet_length(chat_item), 0)) AS size
     FROM messages m WHERE {_IN_RANGE} ORDER BY seq
 """)
 ENTRIES = Statement(f"""
@@ -155,11 +155,11 @@ TOOL_NAMES = Statement(f"""
 """)
 # A call with long arguments writes something.
 CALLS_AT = Statement(f"""
-    SELECT seq, call_ids, coalesce(fragment, body) AS text,
-        CASE WHEN fragment IS NULL THEN format ELSE '{LOG_FORMAT}' END AS format
+    SELECT seq, call_ids, coalesce(chat_item, body) AS text,
+        CASE WHEN chat_item IS NULL THEN format ELSE '{LOG_FORMAT}' END AS format
     FROM messages
     WHERE {_CONVERSATION} AND seq = ANY (CAST(:seqs AS bigint[]))
-        AND octet_length(coalesce(fragment, body)) <= {MAX_CALL_BYTES}
+        AND octet_length(coalesce(chat_item, body)) <= {MAX_CALL_BYTES}
 """)
 OPEN_CALLS = Statement(f"""
     SELECT m.call_ids, m.call_names, h.open_calls
@@ -235,7 +235,7 @@ class LogRepository(Repository):
         self,
         tenant_id: str,
         known: CachedSettings,
-        request: Append,
+        request: RawBatch,
         shape: BatchShape,
         ids: Sequence[str],
         *,
@@ -249,7 +249,7 @@ class LogRepository(Repository):
 
         None means that nothing was stored. The caller finds the reason under the state's lock.
         """
-        conversation, drafts = known.conversation, shape.drafts
+        conversation, drafts, opened = known.conversation, shape.drafts, shape.opened_calls
         window_seconds = conversation.rolling_window_seconds
         # A time in the future counts as now.
         times = [draft.sent_at for draft in drafts]
@@ -259,7 +259,7 @@ class LogRepository(Repository):
         rows = await in_thread_if(is_long, _rows, shape, ids, sent, newest)
         row = await self._session.first(
             APPEND,
-            **fields_of(shape) | {"opened": [*shape.opened], "opened_at": [*shape.opened.values()]},
+            **fields_of(shape) | {"opened_calls": [*opened], "opened_indices": [*opened.values()]},
             conversation_id=conversation.conversation_id,
             tenant_id=tenant_id,
             counter=conversation.counter,

@@ -17,8 +17,8 @@ from app.common.schema_errors import NAME_PATTERN
 from app.conversations.conversation import Conversation
 from app.conversations.messages.draft import is_message_id
 from app.conversations.messages.redactions import Redacted
-from app.conversations.messages.row import Append, StoredMessage
-from app.conversations.messages.service import AppendAnswer
+from app.conversations.messages.row import RawBatch, StoredMessage
+from app.conversations.messages.service import AppendResult
 from app.conversations.messages.stored_results import Content
 from app.conversations.messages.transcripts import Visibility
 from app.formats.message import FormatName, Role
@@ -177,7 +177,7 @@ _MESSAGE = f"{_PATH}/{{message_id:path}}"
     _PATH,
     status_code=201,
     summary="Append messages",
-    response_model=AppendAnswer,
+    response_model=AppendResult,
     responses=error_answers(Conflict, UnpairedToolResult),
 )
 @direct
@@ -198,7 +198,7 @@ async def append_messages(
     """
     await require_small_messages(request, body.messages)
     found, tenant_id = services(request), tenant_of(request)
-    batch = Append(body.messages, body.format, body.expected_seq, idempotency_key)
+    batch = RawBatch(body.messages, body.format, body.expected_seq, idempotency_key)
     appended = (await found.log.append(tenant_id, conversation_id, batch)).answer
     location = f"{path_of(public_id_of(request))}/messages"
     return Json(appended, 201, headers={"Location": location})

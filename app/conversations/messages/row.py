@@ -40,8 +40,8 @@ class LogRow:
     It belongs to the call group before it, if it `joins` that. `tokens` is its cost in a payload
     without reasoning, `reasoning_tokens` the cost of replayed reasoning. `stored_output` is the
     JSON of a tool result's `StoredOutput`. `text` may be empty where the build shows a placeholder.
-    `lead` is reasoning that came before, in messages of its own. One that several messages are
-    `joined` to has their `rows`.
+    `earlier_reasoning` came before it, in messages of its own. A row that stands for several joined
+    messages of one answer has their `rows`.
     """
 
     id: str
@@ -55,7 +55,7 @@ class LogRow:
     text: bytes
     stored_output: str | None = None
     joins: bool = False
-    lead: tuple[Reasoning, ...] = ()
+    earlier_reasoning: tuple[Reasoning, ...] = ()
     rows: tuple[LogRow, ...] = ()
 
     @property
@@ -68,7 +68,8 @@ class LogRow:
         message = clean(parse_stored(self.text, self.format))
         if message.tool_call_id not in (None, *self.call_ids):
             return replace(message, tool_call_id=self.call_ids[0])  # one of several with its id
-        return replace(message, parts=(*self.lead, *message.parts)) if self.lead else message
+        earlier = self.earlier_reasoning
+        return replace(message, parts=(*earlier, *message.parts)) if earlier else message
 
 
 def row_of(draft: Draft, id: str, seq: int, format: FormatName, *, as_chat: bool) -> LogRow:
@@ -86,7 +87,7 @@ def row_of(draft: Draft, id: str, seq: int, format: FormatName, *, as_chat: bool
         call_ids=draft.call_ids,
         has_media=draft.has_media,
         format=LOG_FORMAT if is_item else format,
-        text=draft.fragment if is_item and draft.fragment is not None else draft.body,
+        text=draft.chat_item if is_item and draft.chat_item is not None else draft.body,
         stored_output=draft.stored_output,
         joins=draft.joins,
     )
@@ -150,8 +151,8 @@ class StoredMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """An append request; `messages` are JSON objects in `format`.
+class RawBatch:
+    """A batch as the caller sent it; `messages` are JSON objects in `format`.
 
     With `applies_compactions` a provider's compaction item hides what is before it.
     """
@@ -190,20 +191,20 @@ class BatchShape:
     """A batch in its log.
 
     The `drafts` have the ids of their calls, and whether they belong to the group before them.
-    `required` are the open calls from before the batch that it answers, `closed` those that are
-    open no longer. `opened` has the index of the messages by the calls that stay open; `start` is
-    the index at which the last group begins, None for one from before, and `provider` its calls
-    that the provider runs, None where these stay as they are. Unless `is_known`, the state
-    of the log has to be the usual one: the first results answer its last group, and if the
+    `answered_calls` are the open calls from before the batch that it answers, `closed_calls` those
+    that are open no longer. `opened_calls` has the indices of messages by the calls that stay open.
+    The last group begins at `group_index`, None for one from before the batch. `running_calls` are
+    its calls that the provider runs, None where these stay as they are. Unless `is_known`, the
+    state of the log has to be the usual one: the first results answer its last group, and if the
     assistant's message follows (`begins_answer`), that is complete then.
     """
 
     drafts: tuple[Draft, ...]
-    required: tuple[str, ...]
-    closed: tuple[str, ...]
-    opened: Mapping[str, int]
-    start: int | None
-    provider: tuple[str, ...] | None
+    answered_calls: tuple[str, ...]
+    closed_calls: tuple[str, ...]
+    opened_calls: Mapping[str, int]
+    group_index: int | None
+    running_calls: tuple[str, ...] | None
     is_answering: bool
     begins_answer: bool
     is_known: bool
@@ -215,11 +216,11 @@ class BatchShape:
 
     def after(self, before: Calls, head_seq: int) -> Calls:
         """Return the waiting calls of a log that had these at `head_seq`."""
-        left = {id: seq for id, seq in before.open.items() if id not in self.closed}
-        opened = {id: head_seq + 1 + index for id, index in self.opened.items()}
-        start = before.group_seq if self.start is None else head_seq + 1 + self.start
-        provider = before.provider if self.provider is None else self.provider
-        return Calls(left | opened, start, provider, self.is_answering)
+        left = {id: seq for id, seq in before.open.items() if id not in self.closed_calls}
+        opened_calls = {id: head_seq + 1 + index for id, index in self.opened_calls.items()}
+        start = before.group_seq if self.group_index is None else head_seq + 1 + self.group_index
+        provider = before.provider if self.running_calls is None else self.running_calls
+        return Calls(left | opened_calls, start, provider, self.is_answering)
 
 
 def batch_shape(
@@ -235,7 +236,7 @@ def batch_shape(
     start = calls.group_seq - head_seq - 1 if before is not None else -1
     provider, is_answering = calls.provider, calls.is_answering
     placed: list[Draft] = []
-    required: list[str] = []
+    answered: list[str] = []
     called: list[str] = []
     for index, draft in enumerate(drafts):
         is_waiting = bool(provider) or any(at >= start for at in waiting.values())
@@ -243,7 +244,7 @@ def batch_shape(
             (call_id,) = draft.call_ids
             own = _answered(call_id, waiting)
             if own is None and usual and start < 0:
-                own, waiting = own_id(call_id, required), {**waiting, own_id(call_id, required): -1}
+                own, waiting = own_id(call_id, answered), {**waiting, own_id(call_id, answered): -1}
             elif own is None:
                 if usual:
                     return None
@@ -252,7 +253,7 @@ def batch_shape(
                     {"tool_call_id": call_id},
                 )
             at = waiting.pop(own)
-            required += [own] if at < 0 else []
+            answered += [own] if at < 0 else []
             is_answering = is_answering and at < start
             placed.append(replace(draft, call_ids=(own,), joins=is_waiting or at >= start))
             continue
@@ -273,15 +274,15 @@ def batch_shape(
         placed.append(draft if draft.joins == joins else replace(draft, joins=joins))
     late = [call_id for call_id, at in waiting.items() if at < start]
     dropped = late[: max(0, len(late) - MAX_OPEN_CALLS)]
-    opened = {id: at for id, at in waiting.items() if at >= 0 and id not in dropped}
+    opened_calls = {id: at for id, at in waiting.items() if at >= 0 and id not in dropped}
     first = next((draft for draft in placed if not draft.joins), None)
     return BatchShape(
         drafts=tuple(placed),
-        required=tuple(required),
-        closed=(*required, *called, *dropped),
-        opened=opened,
-        start=start if start >= 0 else None,
-        provider=None if usual and start < 0 else provider,
+        answered_calls=tuple(answered),
+        closed_calls=(*answered, *called, *dropped),
+        opened_calls=opened_calls,
+        group_index=start if start >= 0 else None,
+        running_calls=None if usual and start < 0 else provider,
         is_answering=is_answering,
         begins_answer=usual and first is not None and first.role is Role.ASSISTANT,
         is_known=not usual,

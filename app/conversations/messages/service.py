@@ -28,9 +28,9 @@ from app.conversations.messages.batches import Batch, Batches, attach_blobs
 from app.conversations.messages.draft import Draft
 from app.conversations.messages.repository import ADD_ANSWER
 from app.conversations.messages.row import (
-    Append,
     BatchShape,
     LogRow,
+    RawBatch,
     StoredMessage,
     batch_shape,
     row_of,
@@ -52,7 +52,7 @@ from app.repositories import Database, Repositories
 
 @answer()
 @dataclass(frozen=True, slots=True)
-class AppendedMessage:
+class MessagePosition:
     """The position of a message in the log."""
 
     id: str
@@ -71,10 +71,10 @@ class AppendedMessage:
 
 @answer()
 @dataclass(frozen=True, slots=True)
-class AppendAnswer:
+class AppendResult:
     """The stored batch, and the use of the context window."""
 
-    messages: list[AppendedMessage]
+    messages: list[MessagePosition]
     """The messages of the batch, in order."""
     head_seq: int
     """Seq of the newest message."""
@@ -101,16 +101,16 @@ SYSTEM_SECTION = "system"
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
-    """A finished append with its answer; only that, if it was stored before.
+class StoredBatch:
+    """An append that is stored, with its answer; only that, if it was stored before.
 
     `conversation` ends with the `new` ones of its messages, whose `drafts` a build may use instead
     of reading them. There are none where the append changed more than the log.
     """
 
-    answer: AppendAnswer | dict[str, Any]
+    answer: AppendResult | dict[str, Any]
     conversation: Conversation | None = None
-    new: Sequence[AppendedMessage] = ()
+    new: Sequence[MessagePosition] = ()
     drafts: Sequence[Draft] = ()
     format: FormatName = FormatName.OPENAI_CHAT
 
@@ -142,7 +142,7 @@ class LogService:
         self._batches = Batches(self._database, self._resolver, self._outputs)
         self._provider_compactions = ProviderCompactions(self._resolver, self._active, self._new_id)
 
-    async def append(self, tenant_id: str, conversation_id: str, request: Append) -> Appended:
+    async def append(self, tenant_id: str, conversation_id: str, request: RawBatch) -> StoredBatch:
         """Append all messages of a batch or none, large tool results with their blobs.
 
         The answer is the stored one when the idempotency key was used before. When it raises
@@ -160,7 +160,7 @@ class LogService:
                 await self._active.updated(tenant_id, known.conversation)
                 known = await self._known(tenant_id, conversation_id)
             batch = await self._batches.prepare(tenant_id, known.conversation, request)
-            stored: Appended | None = None
+            stored: StoredBatch | None = None
             refused: ContextError | None = None
             try:
                 stored = await self._append_batch(tenant_id, known, batch)
@@ -178,7 +178,9 @@ class LogService:
                 return stored
         raise Conflict("The conversation's settings change too fast; try again")
 
-    async def _append_batch(self, tenant_id: str, known: CachedSettings, batch: Batch) -> Appended:
+    async def _append_batch(
+        self, tenant_id: str, known: CachedSettings, batch: Batch
+    ) -> StoredBatch:
         shape = batch_shape(batch.drafts)
         if shape is not None and not _needs_lock(batch):
             opened = self._database.transaction if batch.blobs else self._database.session
@@ -187,7 +189,7 @@ class LogService:
                     return await self._stored(session, batch, *after)
         return await self._append_locked(tenant_id, known, batch)
 
-    async def _tell(self, stored: Appended) -> None:
+    async def _tell(self, stored: StoredBatch) -> None:
         """Tell of a stored batch. What fails now is made good by a later read or poll."""
         new, conversation = stored.new, stored.conversation
         if new:
@@ -223,10 +225,10 @@ class LogService:
         known: CachedSettings,
         batch: Batch,
         shape: BatchShape,
-    ) -> tuple[Conversation, list[AppendedMessage], Sequence[Draft]] | None:
+    ) -> tuple[Conversation, list[MessagePosition], Sequence[Draft]] | None:
         """Store the messages of a shape, and what they change beside the log.
 
-        Returns the parts of an `Appended`; None where log or settings do not allow it.
+        Returns the parts of a `StoredBatch`; None where log or settings do not allow it.
         """
         ids = [draft.id or self._new_id() for draft in shape.drafts]
         after = await session.log.append(
@@ -242,7 +244,7 @@ class LogService:
             turn += draft.starts_turn
             tokens = draft.tokens + draft.reasoning_tokens
             ref = draft.output.ref_in(message_id, seq) if draft.output is not None else None
-            new.append(AppendedMessage(message_id, seq, turn, draft.role, tokens, ref))
+            new.append(MessagePosition(message_id, seq, turn, draft.role, tokens, ref))
         if uses := [(ref, seq) for seq, draft in drafts for ref in draft.blob_ids]:
             await session.blobs.add_to_messages(after.conversation_id, batch.blobs, uses)
         if kept := [seq for seq, draft in drafts if draft.is_configuration]:
@@ -260,20 +262,20 @@ class LogService:
         session: Repositories,
         batch: Batch,
         conversation: Conversation,
-        new: Sequence[AppendedMessage] = (),
+        new: Sequence[MessagePosition] = (),
         drafts: Sequence[Draft] = (),
-        before: Iterable[AppendedMessage] = (),
-    ) -> Appended:
+        before: Iterable[MessagePosition] = (),
+    ) -> StoredBatch:
         """Return a finished append; its answer has the use of the context window."""
         status = await read_budget(session, self._resolver, conversation)
         use = {} if status is None else {"budget": status.budget, **fields_of(status.pressure)}
         messages = sorted([*before, *new], key=lambda message: message.seq)
-        answer = AppendAnswer(messages, conversation.state.head_seq, warnings=batch.warnings, **use)
-        return Appended(answer, conversation, new, drafts, batch.request.format)
+        answer = AppendResult(messages, conversation.state.head_seq, warnings=batch.warnings, **use)
+        return StoredBatch(answer, conversation, new, drafts, batch.request.format)
 
     async def _append_locked(
         self, tenant_id: str, prepared: CachedSettings, batch: Batch
-    ) -> Appended:
+    ) -> StoredBatch:
         """Append under the lock of the conversation's state, which determines the error."""
         conversation_id, request = prepared.conversation.conversation_id, batch.request
         key, request_hash = request.idempotency_key, ""
@@ -288,7 +290,7 @@ class LogService:
                     raise Conflict("The Idempotency-Key was used with another body")
                 if used is not None:
                     replayed: dict[str, Any] = json_text.loads(used[1])
-                    return Appended(replayed)
+                    return StoredBatch(replayed)
             if versions_of(known) != versions_of(prepared):
                 raise _SettingsChanged
             name, leading = await self._store_system_section(
@@ -298,7 +300,7 @@ class LogService:
                 known = await self._lock(session, tenant_id, conversation_id)
             batch = replace(batch, drafts=batch.drafts[leading:])
             stored = await self._append_checked(session, tenant_id, known, batch)
-            assert isinstance(stored.answer, AppendAnswer)
+            assert isinstance(stored.answer, AppendResult)
             stored = replace(stored, answer=replace(stored.answer, system_section=name))
             if key is not None:
                 await session.session.run(
@@ -339,12 +341,12 @@ class LogService:
 
     async def _append_checked(
         self, session: Repositories, tenant_id: str, known: CachedSettings, batch: Batch
-    ) -> Appended:
+    ) -> StoredBatch:
         """Append those messages of a batch that are not stored already, or raise the error."""
         current, request = known.conversation, batch.request
         conversation_id, head_seq = current.conversation_id, current.state.head_seq
         drafts = {draft.id: draft for draft in batch.drafts if draft.id is not None}
-        before: dict[str, AppendedMessage] = {}
+        before: dict[str, MessagePosition] = {}
         after_seq, has_more = 0, bool(drafts)
         while has_more:  # only one page of them is in memory
             page = await session.log.by_ids(
@@ -358,7 +360,7 @@ class LogService:
                         f"Message id {stored.id!r} is taken by another message", {"id": stored.id}
                     )
                 place = (stored.id, stored.seq, stored.turn, draft.role, stored.token_count)
-                before[stored.id] = AppendedMessage(*place, stored.output_ref)
+                before[stored.id] = MessagePosition(*place, stored.output_ref)
             has_more = page.has_more
         left = [draft for draft in batch.drafts if draft.id is None or draft.id not in before]
         if (left or not before) and request.expected_seq not in (None, head_seq):

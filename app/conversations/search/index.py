@@ -140,7 +140,7 @@ async def index_all(database: Database, seconds: float = INDEX_AFTER_SECONDS) ->
 
 async def index(database: Database, conversation_id: str) -> None:
     """Index the messages of a conversation, each block in a transaction of its own."""
-    full = 0  # a block that ends before this seq, with messages after it, holds no more
+    full_end = 0  # the end of the last block, if messages after it had no place in it
     while True:
         async with database.transaction() as opened:
             session = opened.session
@@ -152,13 +152,13 @@ async def index(database: Database, conversation_id: str) -> None:
                 await session.run(SET_INDEXED, conversation_id=conversation_id, head_seq=head_seq)
                 return
             began = perf_counter()
-            start = past if past in (full, first_seq + BLOCK) else first_seq
+            start = past if past in (full_end, first_seq + BLOCK) else first_seq
             block = await _block(session, conversation_id, start)
             await session.run(ADD, **block._asdict())
         end = max(past, block.past)
-        full = end if end <= head_seq else 0
+        full_end = end if end <= head_seq else 0
         # Requests are answered meanwhile.
-        await asyncio.sleep(min(1.0, 3 * (perf_counter() - began)) if full else 0)
+        await asyncio.sleep(min(1.0, 3 * (perf_counter() - began)) if full_end else 0)
 
 
 async def later_blocks(

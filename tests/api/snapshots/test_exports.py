@@ -214,7 +214,7 @@ LIES = {
     "reasoning_tokens": -1,
     "call_names": "[]",
     "has_media": "no",
-    "fragment": '{"role":"user","content":"x"}',
+    "chat_item": '{"role":"user","content":"x"}',
     "turn": 9,
     "total_tokens": 0,
 }

@@ -45,7 +45,7 @@ COMPACTING = (
 )
 NEVER_COMPACTING = (StrategyName.SLIDING_WINDOW, StrategyName.FULL_HISTORY)
 Options = Mapping[str, Any]
-FORCED: Options = {"forced": True, "deep": True}
+FORCED: Options = {"any_gain": True, "minimal": True}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 U, A, T = Role.USER, Role.ASSISTANT, Role.TOOL
 
@@ -133,7 +133,7 @@ def test_a_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName)
     """Within it, it goes as low as possible."""
     turns = [entry(seq, U if seq % 2 else A, 50) for seq in range(1, 23)]
     within = talk_of(Policy(strategy=name), turns, replace(LIMITS, total=10_000))
-    assert plan_compaction(within, forced=True) == plan_compaction(within, **FORCED)
+    assert plan_compaction(within, any_gain=True) == plan_compaction(within, **FORCED)
     assert isinstance(plan_compaction(within, **FORCED), CompactionPlan)
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from app.compaction.reduction import (
     ALL_RESULTS_CLEARED,
-    EMERGENCY_CUT,
     RESULTS_CLEARED,
+    TURNS_DROPPED,
     plan_clearing,
     reduced_to_fit,
     tool_output_limits,
@@ -32,7 +32,7 @@ from app.policy.policy import ToolOutputPolicy
 from tests.domain.compaction.generated import A, T, U, assert_whole_groups, budgets
 from tests.domain.histories import entries, pinned_at
 
-STEPS = (RESULTS_CLEARED, ALL_RESULTS_CLEARED, EMERGENCY_CUT)
+STEPS = (RESULTS_CLEARED, ALL_RESULTS_CLEARED, TURNS_DROPPED)
 ROOM = HistoryBudget(0, 0, 0, 0)
 
 
@@ -93,8 +93,8 @@ def test_a_reduction_fits_where_anything_can(
     check_smaller(start, after)
     assert budget.fits(after.tokens)
     assert start.tokens - after.tokens == plan.freed_tokens
-    assert list(plan.steps) == [step for step in STEPS if step in plan.steps]
-    assert bool(plan.steps) is not budget.fits(start.tokens)
+    assert list(plan.stages) == [step for step in STEPS if step in plan.stages]
+    assert bool(plan.stages) is not budget.fits(start.tokens)
 
 
 @given(views())

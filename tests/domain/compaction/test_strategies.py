@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.compaction.run import LEVELS, next_merge
 from app.compaction.shown_history import HistoryBudget, ShownHistory
 from app.compaction.strategies import MAX_FAILURES, STRATEGIES
-from app.conversations.receipt import ChainStep, CompactionPlan, NoCompaction, SlidingCut
+from app.conversations.receipt import ChainStage, CompactionPlan, NoCompaction, SlidingCut
 from app.conversations.turns import (
     Entry,
     call_groups,
@@ -48,7 +48,7 @@ FULL = STRATEGIES[StrategyName.FULL_HISTORY]
 TREE = STRATEGIES[StrategyName.TREE_SUMMARY]
 RETAIN = STRATEGIES[StrategyName.RETAIN_SUMMARY]
 CHAIN = STRATEGIES[StrategyName.CHAIN]
-CLEAR, SUMMARIZE, TRUNCATE = ChainStep
+CLEAR, SUMMARIZE, TRUNCATE = ChainStage
 
 COMPACTING = st.sampled_from(
     (
@@ -126,19 +126,19 @@ def test_a_plan_matches_its_result(
     policy: Policy,
     budget: HistoryBudget,
     name: StrategyName,
-    deep: bool,
+    minimal: bool,
     failures: int,
 ) -> None:
     """Ranges are cut between call groups, and free exactly what they hide or clear."""
     plan = STRATEGIES[name].plan(
-        ShownHistory(history, None, budget, policy), deep=deep, failures=failures
+        ShownHistory(history, None, budget, policy), minimal=minimal, failures=failures
     )
     if isinstance(plan, CompactionPlan):
         left, _ = applied(history, None, plan)
         assert plan.freed_tokens == cost(history) - cost(left) > 0
         assert left, "something always stays"
-        assert plan.steps
-        assert plan.summarises == ("truncate" not in plan.steps and plan.hidden is not None)
+        assert plan.stages
+        assert plan.summarises == ("truncate" not in plan.stages and plan.hidden is not None)
         assert plan.hidden is not None or (plan.results_cleared_through and not plan.unhidden_seqs)
         if plan.hidden is not None:
             seqs = [item.seq for item in history]
@@ -172,15 +172,17 @@ def test_plans_in_a_row_keep_what_must_stay(
     [log.safe-cuts, pins.whole-group, strategy.newest-user, strategy.idempotent]
     """
     covered: Span | None = None
-    head_seq, (is_loop, *deep) = history[-1].seq, flags
+    head_seq, (is_loop, *minimal) = history[-1].seq, flags
     if is_loop:
         later = [[replace(i, role=A) if i.role is U else i for i in more] for more in later]
-    for more, is_deep in zip([[], *later], deep, strict=False):
+    for more, is_minimal in zip([[], *later], minimal, strict=False):
         history = grown(history, more, head_seq)
         head_seq += len(more)
         staying = {item.seq: item for item in history if item.seq in pinned_seqs(history)}
         newest, groups = newest_user_message(history), call_groups(history)
-        plan = STRATEGIES[name].plan(ShownHistory(history, covered, budget, policy), deep=is_deep)
+        plan = STRATEGIES[name].plan(
+            ShownHistory(history, covered, budget, policy), minimal=is_minimal
+        )
         if isinstance(plan, CompactionPlan):
             if covered is not None and plan.hidden is not None:
                 assert plan.hidden.start <= covered.start
@@ -197,7 +199,7 @@ def test_plans_in_a_row_keep_what_must_stay(
                 assert len({item.seq in left for item in before[start:end]}) == 1
             assert before[-1].seq in left
             again = STRATEGIES[name].plan(
-                ShownHistory(history, covered, budget, policy), deep=is_deep
+                ShownHistory(history, covered, budget, policy), minimal=is_minimal
             )
             assert isinstance(again, NoCompaction), (plan, again)
         history = [replace(i, pinned=i.pinned and i.seq not in unpinned) for i in history]
@@ -248,12 +250,12 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     history = history_of([U, A] * 10)
     budget = HistoryBudget(capacity=1000, target=130, fixed=20, summary=10)
     policy = Policy(preserve_user_messages=True)
-    plan = RETAIN.plan(ShownHistory(history, None, budget, policy), deep=True)
+    plan = RETAIN.plan(ShownHistory(history, None, budget, policy), minimal=True)
     assert plan == CompactionPlan(
         ("retain_summary",), 130, Span(1, 19), unhidden_seqs=(9, 11, 13, 15, 17)
     )
     assert isinstance(
-        RETAIN.plan(ShownHistory(*applied(history, None, plan), budget, policy), deep=True),
+        RETAIN.plan(ShownHistory(*applied(history, None, plan), budget, policy), minimal=True),
         NoCompaction,
     )
     plan = RETAIN.plan(ShownHistory(history, None, budget, policy))
@@ -291,11 +293,11 @@ def test_sliding_window_shows_exactly_the_last_n(
 
 @given(entries(), policies(), budgets(), st.none() | st.just(Span(1, 3)), st.booleans())
 def test_full_history_never_plans_anything(
-    history: list[Entry], policy: Policy, budget: HistoryBudget, covered: Span | None, deep: bool
+    history: list[Entry], policy: Policy, budget: HistoryBudget, covered: Span | None, minimal: bool
 ) -> None:
     """Whatever the budget, full history keeps everything. [strategy.full-history]"""
     assert isinstance(
-        FULL.plan(ShownHistory(history, covered, budget, policy), deep=deep), NoCompaction
+        FULL.plan(ShownHistory(history, covered, budget, policy), minimal=minimal), NoCompaction
     )
 
 
@@ -308,7 +310,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
     later: list[list[Entry]],
     policy: Policy,
     budget: HistoryBudget,
-    deep: bool,
+    minimal: bool,
 ) -> None:
     """Chunks adjoin, end between call groups, and include all that is new. [strategy.tree]"""
     covered: Span | None = None
@@ -316,7 +318,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
     for more in [[], *later]:
         history = grown(history, more, head_seq)
         head_seq += len(more)
-        plan = TREE.plan(ShownHistory(history, covered, budget, policy), deep=deep)
+        plan = TREE.plan(ShownHistory(history, covered, budget, policy), minimal=minimal)
         if not isinstance(plan, CompactionPlan):
             continue
         assert plan.hidden is not None
@@ -405,15 +407,15 @@ def test_a_chain_clears_nothing_where_tool_output_is_left_alone() -> None:
     """With `tool_output.enabled` false no strategy clears results. [tool-output.disabled]"""
     policy = Policy(tool_output=ToolOutputPolicy(enabled=False))
     budget = HistoryBudget(capacity=10_000, target=4500, fixed=0, summary=0)
-    for deep in (False, True):
-        plan = CHAIN.plan(ShownHistory(toolish(8, 300), None, budget, policy), deep=deep)
+    for minimal in (False, True):
+        plan = CHAIN.plan(ShownHistory(toolish(8, 300), None, budget, policy), minimal=minimal)
         assert isinstance(plan, CompactionPlan)
-        assert plan.steps == ("summarize",)
+        assert plan.stages == ("summarize",)
         assert plan.results_cleared_through == 0
 
 
 def test_a_chain_that_failed_too_often_truncates_first() -> None:
-    """After failures in a row the model is called last, unless the plan is deep."""
+    """After failures in a row the model is called last, unless the plan is minimal."""
     history = history_of([U, A] * 20)
     budget = HistoryBudget(capacity=1000, target=100, fixed=0, summary=0)
     plan = CHAIN.plan(ShownHistory(history, None, budget, Policy()), failures=MAX_FAILURES)
@@ -421,8 +423,8 @@ def test_a_chain_that_failed_too_often_truncates_first() -> None:
         ("truncate",), 300, Span(1, 31), summarises=False, drops_without_summary=True
     )
     requested = CHAIN.plan(
-        ShownHistory(history, None, budget, Policy()), failures=MAX_FAILURES, deep=True
+        ShownHistory(history, None, budget, Policy()), failures=MAX_FAILURES, minimal=True
     )
     assert isinstance(requested, CompactionPlan)
-    assert requested.steps == ("summarize",)
+    assert requested.stages == ("summarize",)
     assert requested.hidden == Span(1, 39)

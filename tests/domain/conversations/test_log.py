@@ -47,7 +47,7 @@ def made(role: Role, *call_ids: str, runs: str = "", resolves: str = "") -> Draf
 
 def is_usual(shape: BatchShape, before: Calls) -> bool:
     """Whether an append takes a shape without knowing the calls: what its statement asks."""
-    required, start = set(shape.required), before.group_seq
+    required, start = set(shape.answered_calls), before.group_seq
     others = [seq for id, seq in before.open.items() if id not in required]
     return (
         required <= before.open.keys()
@@ -191,15 +191,15 @@ ANSWER = {"functionResponse": {"name": "read_file", "response": {"output": ""}}}
 
 @given(raw_logs())
 @example(RawLog([(FormatName.GEMINI, {"role": "user", "parts": [ANSWER, ANSWER]})]))
-def test_a_fragment_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog) -> None:
-    """A fragment is stored exactly where the body itself cannot be sent as it is."""
+def test_a_chat_item_is_stored_exactly_where_the_body_cannot_be_sent(log: RawLog) -> None:
+    """A chat_item is stored exactly where the body itself cannot be sent as it is."""
     for format, made_ in drafts_of(log):
         message = clean(parse_stored(made_.body, format))
         sent = LOG_PROVIDER.wire(LOG_PROVIDER.for_payload(message))
         if format is GEMINI:  # an answer without an id is known by its place
             continue
-        if made_.fragment is None:
+        if made_.chat_item is None:
             assert format is CHAT
             assert json_text.loads(made_.body) == sent
         else:
-            assert json_text.loads(made_.fragment) == json.loads(json_text.dump_payload(sent))
+            assert json_text.loads(made_.chat_item) == json.loads(json_text.dump_payload(sent))

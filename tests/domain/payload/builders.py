@@ -88,8 +88,10 @@ def planned(draw: st.DrawFn, history: Sequence[Entry], room: HistoryBudget) -> V
         compaction=CompactionPolicy(retain_last_turns=draw(st.integers(0, 2))),
         preserve_user_messages=draw(st.booleans()),
     )
-    deep = draw(st.booleans())
-    plan = STRATEGIES[policy.strategy].plan(ShownHistory(history, None, room, policy), deep=deep)
+    minimal = draw(st.booleans())
+    plan = STRATEGIES[policy.strategy].plan(
+        ShownHistory(history, None, room, policy), minimal=minimal
+    )
     if isinstance(plan, CompactionPlan):
         return draw(compacted(plan, history))
     if isinstance(plan, SlidingCut):

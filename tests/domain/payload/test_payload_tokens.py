@@ -34,7 +34,7 @@ def judge(case: Case, assembler: Assembler) -> None:
     """Fail where the items hold more than was counted for them; images cost their size."""
     for tail in (NO_DYNAMIC_TEXTS, TAIL):
         items = assembler.items(tail)
-        counted = items.tokens + items.summary_tokens + items.opening_tokens + items.tail_tokens
+        counted = items.tokens + items.summary_tokens + items.leading_tokens + items.tail_tokens
         sent = payload_tokens(payload_of(case.format, items.wire_items))
         sent += IMAGE * b"".join(items.wire_items).count(IMAGE_DATA.encode())
         assert counted >= LEAST * sent, f"{case.format}: {counted} counted, {sent} sent"
@@ -45,7 +45,7 @@ def judge(case: Case, assembler: Assembler) -> None:
 def test_no_text_is_sent_uncounted(case: Case, cut: int) -> None:
     """Cold and warm, whole and reduced, in every format, each text of a payload is counted."""
     rows = [row for row in rows_of(case.log, case.format, COUNT) if case.view.shows(row.seq)]
-    assembler = assembler_of(case.format)(case.view, COUNT, opening=TAIL)
+    assembler = assembler_of(case.format)(case.view, COUNT, leading=TAIL)
     for place, row in enumerate(rows):
         if place == cut:
             judge(case, assembler)  # a warm build goes on from here

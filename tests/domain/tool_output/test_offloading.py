@@ -28,14 +28,14 @@ from app.blobs.stored_output import inline_output, stored_output_from
 from app.common import json_text
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message
-from app.policy.policy import AGENT_TOOL_NAMES, ToolOutputPolicy, ToolView
+from app.policy.policy import AGENT_TOOL_NAMES, PreviewMode, ToolOutputPolicy
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
 INTERACTIONS = FormatName.INTERACTIONS
 """Formats whose results hold a list of parts; Gemini's hold an object."""
 TIGHT = ToolOutputPolicy(offload_threshold_bytes=10, max_message_bytes=20, max_line_length=6)
-REFERENCE = TIGHT.model_copy(update={"view": ToolView.REFERENCE})
+REFERENCE = TIGHT.model_copy(update={"view": PreviewMode.REFERENCE})
 OFF = TIGHT.model_copy(update={"enabled": False})
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20
 
@@ -220,7 +220,7 @@ policies = st.builds(
     offload_threshold_bytes=st.integers(0, 30),
     max_message_bytes=st.integers(1, 30),
     max_line_length=st.integers(1, 12),
-    view=st.sampled_from(ToolView),
+    view=st.sampled_from(PreviewMode),
 )
 
 

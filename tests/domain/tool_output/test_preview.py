@@ -21,7 +21,7 @@ from app.blobs.preview import (
     PreviewKind,
     preview_of_texts,
 )
-from app.policy.policy import ToolOutputPolicy, ToolView
+from app.policy.policy import PreviewMode, ToolOutputPolicy
 from tests.domain.tool_output.generated import any_text, cut_up
 
 DEFAULT = ToolOutputPolicy()
@@ -35,7 +35,7 @@ def ref_of(*texts: str) -> ToolOutputRef:
 
 
 def limits(
-    max_line_length: int, max_message_bytes: int, mode: ToolView = ToolView.TRUNCATE
+    max_line_length: int, max_message_bytes: int, mode: PreviewMode = PreviewMode.TRUNCATE
 ) -> ToolOutputPolicy:
     """Return a policy with these limits."""
     return ToolOutputPolicy(
@@ -45,7 +45,7 @@ def limits(
 
 def small_limits() -> st.SearchStrategy[ToolOutputPolicy]:
     """Policies with limits so small that short texts are cut in every way."""
-    modes = st.sampled_from([ToolView.TRUNCATE] * 5 + [ToolView.REFERENCE])
+    modes = st.sampled_from([PreviewMode.TRUNCATE] * 5 + [PreviewMode.REFERENCE])
     return st.builds(limits, st.integers(1, 6), st.integers(1, 40), modes)
 
 
@@ -166,7 +166,7 @@ def test_a_reference_has_the_documented_text() -> None:
     """The exact text of a reference, with the unchanged excerpt."""
     text = "é\r\n" + "x" * 48_227
     view = preview_of_texts(
-        [text, "more"], limits(1, 400, ToolView.REFERENCE), ref_of(text), "shell_exec"
+        [text, "more"], limits(1, 400, PreviewMode.REFERENCE), ref_of(text), "shell_exec"
     )
     assert view.texts == (
         '[Tool result stored — 48,231 bytes from "shell_exec".\n'

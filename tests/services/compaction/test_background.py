@@ -88,7 +88,7 @@ async def test_what_is_due_is_compacted(harness: Harness) -> None:
         assert build["summary_used"]
     events = await harness.events_of(cid)
     assert [kind for kind, _ in events] == ["due", "started", "compacted"]
-    assert events[1][1] == {"trigger": "background", "steps": ["sandwich"]}
+    assert events[1][1] == {"trigger": "background", "stages": ["sandwich"]}
     assert events[2][1]["compaction_id"] == stored.compaction_id
     assert events[2][1]["after_tokens"] == stored.after_tokens
     await harness.work(cid)

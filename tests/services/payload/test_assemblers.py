@@ -143,7 +143,7 @@ async def test_all_tools_are_sent_when_their_use_cannot_be_read(harness: Harness
     with failing("last_used", ServiceUnavailable("gone")):
         answer = await built(harness, conversation_id)
     assert len(tool_names(answer)) == 25
-    assert answer["degraded"] == ["tool_deferral"]
+    assert answer["degraded"] == ["tool_uses_unread"]
 
 
 # --- earlier payloads -----------------------------------------------------------------------

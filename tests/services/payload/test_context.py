@@ -287,7 +287,7 @@ async def test_at_compact_trigger_a_build_compacts_before_it_returns(harness: Ha
     assert len(harness.gateway.calls) == 1
 
 
-async def test_without_auto_nothing_is_compacted_below_hard_block(harness: Harness) -> None:
+async def test_without_auto_nothing_is_compacted_below_blocked_at(harness: Harness) -> None:
     """`auto: false` compacts only when the window is blocked.
 
     [compaction.auto, compaction.blocked]

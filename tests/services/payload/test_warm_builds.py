@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from app.common.errors import ContextOverflow, ValidationError
 from app.context import choose_view as rendering
 from app.context.repository import ContextRepository
-from app.conversations.messages.row import Append
-from app.conversations.messages.service import Appended
+from app.conversations.messages.row import RawBatch
+from app.conversations.messages.service import StoredBatch
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
 from app.prompt.sections import PromptSection, SectionKind
@@ -44,7 +44,7 @@ OWN = st.fixed_dictionaries(
 )
 
 
-async def _append(harness: Harness, cid: str, kind: str, number: int) -> Appended:
+async def _append(harness: Harness, cid: str, kind: str, number: int) -> StoredBatch:
     call = f"call_{number}"
     messages: tuple[Any, ...] = {
         "user": (user(f"question {number} " + "why " * 40),),
@@ -52,7 +52,7 @@ async def _append(harness: Harness, cid: str, kind: str, number: int) -> Appende
         "output": (asks(call), result(call, "short")),
         "large_output": (asks(call), result(call, f"{number} " + "row of the table " * 60)),
     }[kind]
-    return await harness.log.append(TENANT, cid, Append(messages))
+    return await harness.log.append(TENANT, cid, RawBatch(messages))
 
 
 async def _change(harness: Harness, cid: str, kind: str, head_seq: int) -> None:
@@ -111,7 +111,7 @@ async def test_it_equals_a_build_that_reads_everything(
     format, model = asked
     services = (harness.context, harness.cold())
     for number, (append, change, status, limits) in enumerate(steps):
-        appended: Appended | None = await _append(harness, cid, append, number)
+        appended: StoredBatch | None = await _append(harness, cid, append, number)
         if change is not None:
             appended = None  # as in a later request
             await _change(harness, cid, change, (await harness.stored(cid)).state.head_seq)

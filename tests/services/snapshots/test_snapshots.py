@@ -14,7 +14,7 @@ import pytest
 
 from app.common.errors import NotFound, ServiceUnavailable
 from app.common.pages import UNBOUNDED
-from app.conversations.messages.row import Append
+from app.conversations.messages.row import RawBatch
 from app.conversations.messages.service import LogService
 from app.conversations.messages.stored_results import Content
 from app.formats.message import FormatName
@@ -56,7 +56,7 @@ class Appends:
         self.batches: list[list[Mapping[str, Any]]] = []
         self.fails_at: int | None = None
 
-    async def append(self, tenant_id: str, conversation_id: str, request: Append) -> None:
+    async def append(self, tenant_id: str, conversation_id: str, request: RawBatch) -> None:
         """Append a batch, or raise the error that the test has set."""
         if self.fails_at == len(self.batches):
             raise AWAY

@@ -11,7 +11,7 @@ import pytest
 from app.blobs.byte_store import ObjectStore
 from app.common.errors import Conflict, ServiceUnavailable, UnpairedToolResult, ValidationError
 from app.conversations.messages.batches import INLINE_WARNING
-from app.conversations.messages.row import Append
+from app.conversations.messages.row import RawBatch
 from app.conversations.messages.stored_results import Content
 from app.repositories import Database
 from tests.services.fakes import TENANT, asks, result, user
@@ -50,7 +50,7 @@ async def test_a_refused_batch_stores_no_blob(
     ):
         with pytest.raises(error):
             await process.harness.append(cid, *batch)
-    request = Append([result("c", LARGE)], expected_seq=7)
+    request = RawBatch([result("c", LARGE)], expected_seq=7)
     with pytest.raises(Conflict):
         await process.log.append(TENANT, cid, request)
     assert await left(connection) == (0, 0, 0)
