@@ -4,7 +4,9 @@
    and last `EDGE` characters are. One is lost where no piece of it is there.
 2. An error is fixed where the same runner fails, and later does not. It is shown where the
    summary has the error's line without a word that it is over.
-3. A line is copied where it stands in the output of a tool or command, or in a fence.
+3. A line is copied where it stands in the output of a tool or command, or in a fence of the
+   assistant's. The first line of a command that ran is no copy, nor is code in a request: both are
+   what a summary has to state.
 """
 
 from __future__ import annotations
@@ -107,8 +109,12 @@ def is_shown(error: str, written: str) -> bool:
 
 def _outputs(session: Session) -> Iterator[str]:
     """Yield the lines of all output and fences, flat (rule 3)."""
-    for _, output in session.runs():
+    needed = {flat(line).strip() for text in session.requests() for line in text.splitlines()}
+    for command, output in session.runs():
+        needed.update(flat(line).strip() for line in command.splitlines()[:1])
         yield from (flat(line).strip() for line in output.splitlines())
     for message in session.messages:
-        for fenced in content_text(message).split("```")[1::2]:
-            yield from (flat(line).strip() for line in fenced.splitlines()[1:])
+        if message["role"] == "assistant":
+            for fenced in content_text(message).split("```")[1::2]:
+                lines = (flat(line).strip() for line in fenced.splitlines()[1:])
+                yield from (line for line in lines if line not in needed)
