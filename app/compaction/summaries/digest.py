@@ -6,14 +6,15 @@
    instead. A sentence of a request with a label (`Deadline: …`) is also a statement: it holds
    beyond the request.
 3. The assistant's last text of a turn is where the work stood, an earlier one is a step. The last
-   sentence of a step announces what followed, so it is left out.
+   sentence of several in a step announces what followed: it is left out, as are others that do. A
+   question that the user answered is left out of where the work stood.
 4. What a user states replaces an older statement on the same subject, where both surely are about
    it; it never replaces a later one. A short correction right after a message is joined to it.
    [summary.superseded]
 5. A harness may send the output of a command as the user's message. A message counts as output if
    the assistant's message before it ends in a command, and if it looks like output or nearly all
-   messages after commands do. Right after an earlier summary, where the message before is unknown,
-   it must be marked as output. Any other message is the user's.
+   messages after commands do. Where the message before is unknown, it must be marked as output. Any
+   other message is the user's. A command without output yet is an open call.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MIN_STEMS = 3
 NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
 """Most characters of an answer that only takes note, of the message that it takes note of, and of
 such a message that stays one statement (a longer one is cut into sentences)."""
-SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS = 80, 300
+SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS, MAX_ACTION_CHARS = 80, 300, 160
 LONG_MESSAGE_CHARS, MAX_TYPED_CHARS = 2_000, 800
 """A message after a slash command with more than `MAX_TYPED_CHARS` is the prompt of the command."""
 
@@ -107,7 +108,7 @@ class Digest:
     _question: str = ""
     _action: str = ""
     _is_command: bool = False
-    """Whether the user's last message was a slash command, which its prompt may follow."""
+    """Whether the last message began a slash command or a skill, which its prompt may follow."""
     _after_commands: Counter[bool] = field(default_factory=Counter)
     """How many messages after a command looked like its output, and how many did not."""
 
@@ -120,9 +121,13 @@ class Digest:
 
     def add(self, message: Message, number: int = 0) -> None:
         """Collect what a message states, and what its calls did."""
+        if number > self._number + 1:  # what the assistant said right before is not known
+            self._acts = None
         self._number = number or self._number + 1
         self.work.items[Heading.OPEN].clear()
         text = "\n".join(p.text for p in message.parts if isinstance(p, Text | File) and p.text)
+        begins = bool(sentences.BEGINS_COMMAND.match(text[:400]))
+        is_expanded, self._is_command = self._is_command, begins
         if message.role is Role.TOOL:
             self.finish(is_answered=True)
             if answer := self.work.add_result(message):
@@ -132,19 +137,18 @@ class Digest:
         elif TITLE in text[:400]:  # a summary that another conversation was continued from
             self.read(text)
         elif message.role is Role.USER:
-            self._add_user(text)
+            self._add_user(text, is_expanded=is_expanded)
         elif text.strip():
             self.finish()
             self._add_request(self._number, text)
 
-    def _add_user(self, text: str) -> None:
+    def _add_user(self, text: str, *, is_expanded: bool) -> None:
         asked, typed = self._asked, sentences.typed_text(text)
         if asked and ASKED not in asked[1] and sentences.corrects(typed, asked[1]):
             self._asked = asked[0], f"{asked[1]}{GAVE}{typed}"
             return
         self.finish()
         acts, self._acts = self._acts, False
-        is_expanded, self._is_command = self._is_command, "<command-name>" in text[:400]
         is_answer = len(typed) <= SHORT_ANSWER_CHARS and not typed.endswith(sentences.QUESTION)
         if self._is_output(text, acts):
             self.work.add_command(self._action, text)
@@ -187,6 +191,8 @@ class Digest:
         self._question = asked[:MAX_QUESTION_CHARS]
         for call in calls:
             self.work.add_call(call)
+        if self._action:
+            self.work.items[Heading.OPEN][sentences.one_line(self._action, MAX_ACTION_CHARS)] = ""
         # A sentence that ends in a colon announces code that was left out: it goes as well.
         if prose.endswith(sentences.COLONS) and len(tail) > 1 and not is_step:
             prose = prose[: prose.rindex(tail[-1])].strip()
@@ -209,10 +215,10 @@ class Digest:
     def _add_step(self, number: int) -> None:
         """Make a text a step, as another one of its turn follows (rule 3)."""
         *found, last = sentences.pieces(self.said.pop(number))
-        if not found:
-            found = [last] if len(sentences.statement_of(last).stems) >= MIN_STEMS else []
-        elif (key := sentences.flat(last)) in self.stated and not self.stated[key].by_user:
+        key = sentences.flat(last)
+        if found and key in self.stated and not self.stated[key].by_user:
             self._remove(key)
+        found = [each for each in found or [last] if not sentences.ANNOUNCES.match(each)]
         if any(sentences.is_prose(each.strip()) for each in found):
             self.steps[number] = "".join(found).strip()
 
@@ -241,15 +247,13 @@ class Digest:
         """Add a request, which ends the turn before it (rule 3)."""
         begun = max(self.requests, default=0)
         ended = max((each for each in self.said if begun < each < number), default=0)
-        last = self.said.get(ended, "") if ASKED in text else ""
-        if last.endswith(sentences.QUESTION) and len(sentences.pieces(last)) == 1:
-            del self.said[ended]  # the request has it
-        old, typed = self.requests.get(begun, "").partition(ASKED)[0], text.partition(ASKED)[0]
-        is_again = typed == old or (len(old) > SHORT_ANSWER_CHARS and typed.startswith(old))
-        if begun and not ended and is_again:
-            del self.requests[begun]
+        parts = sentences.pieces(self.said.pop(ended, ""))
+        while parts and (not parts[-1].strip() or parts[-1].rstrip().endswith(sentences.QUESTION)):
+            parts.pop()
+        if parts:
+            self.said[ended] = "".join(parts).rstrip()
         self.requests[number] = _bounded(text)
-        self._state_all(typed, request=number)
+        self._state_all(text.partition(ASKED)[0], request=number)
 
     def _state_all(
         self, text: str, *, request: int = 0, is_step: bool = False, replaces: bool = True
@@ -259,7 +263,8 @@ class Digest:
         is_short = by_user and len(text) <= MAX_NOTED_CHARS
         every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         for each in every[: -1 if is_step else None]:  # the last says what the call is for
-            if found >= MAX_FROM_MESSAGE or not sentences.is_prose(each):
+            is_next = not by_user and sentences.ANNOUNCES.match(each)
+            if found >= MAX_FROM_MESSAGE or is_next or not sentences.is_prose(each):
                 continue
             of = sentences.statement_of(each)
             is_stated = bool(of.values) if is_short else of.is_strong
@@ -335,7 +340,10 @@ class Digest:
 
     def keep_stated(self, keys: Collection[str]) -> bool:
         """Remove the statements without these keys; return whether there were any."""
-        return bool([self._remove(key) for key in self.stated.keys() - set(keys)])
+        others = self.stated.keys() - set(keys)
+        for key in others:
+            self._remove(key)
+        return bool(others)
 
     # --- earlier summaries ----------------------------------------------------------------
 

@@ -37,10 +37,14 @@ def any_of(name: str) -> str:
 _ELEMENT = re.compile(rf"<({any_of('elements')})(?:\s[^<>\n]{{0,200}})?>", re.IGNORECASE)
 _COMMAND = re.compile(r"<command-(?:name|args)>([^<]*)<")
 """The elements with what the user typed."""
+BEGINS_COMMAND = re.compile(rf"\s*{any_of('commands')}", re.DOTALL)
+"""Matches a message that begins a slash command or a skill."""
 _NOT_TYPED = re.compile(rf"^\s*{any_of('not_typed')}")
 _NOTICE = re.compile(rf"^\s*{any_of('notices')}\s*$")
 _RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
 _OUTPUT = re.compile(rf"^\s*{any_of('output')}")
+ANNOUNCES = re.compile(rf"\W*{any_of('announces')}", re.IGNORECASE)
+"""Matches a sentence in which an assistant says what it does next."""
 _PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
 _ACTION_END = re.compile(rf"```\s*\Z|</{any_of('actions')}>\s*\Z|^Action(?: Input)?:", re.MULTILINE)
 _ACTION_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n?")
@@ -130,8 +134,6 @@ _END = re.compile(
 QUESTION = ("?", "？", "؟")
 COLONS = (":", "：")
 """A text that ends in one leads to what follows."""
-_ORDINAL = re.compile(r"(?:^|(?:^|\s)[^\W\d_]{1,3} )\s*\d{1,2}$")
-"""The number before an item, or the day of a date such as "am 5. Mai"."""
 
 
 def pieces(text: str) -> list[str]:
@@ -140,12 +142,9 @@ def pieces(text: str) -> list[str]:
     start = 0
     for match in _END.finditer(text):
         end = match.end()
-        if match[0][0] == "." and (
-            text[end : end + 1].islower()
-            or _ORDINAL.search(text[max(start, match.start() - 8) : match.start()])
-            or len(text[start : match.start()].strip()) < 3
-        ):  # fmt: skip - an abbreviation, or a number before an item
-            continue
+        is_short = len(text[start : match.start()].strip()) < 3
+        if match[0][0] == "." and (text[end : end + 1].islower() or is_short):
+            continue  # an abbreviation, or a number before an item
         found.append(text[start:end])
         start = end
     if text[start:]:
@@ -155,17 +154,12 @@ def pieces(text: str) -> list[str]:
 
 def sentences(text: str) -> Iterator[str]:
     """Yield the sentences and items of prose: no code, tables, headings or lead-ins."""
-    in_fence, before = False, ""
-    for piece in (*pieces(text), ""):
+    in_fence = False
+    for piece in pieces(text):
         line, is_fence = piece.strip(), _FENCE.match(piece) is not None
         in_fence ^= is_fence
-        is_text = bool(line) and not in_fence and not is_fence
-        if is_text and before and line[0].islower() and not before.endswith((*".!?:", "。")):
-            before = f"{before} {line}"  # a hard-wrapped line
-            continue
-        if before:
-            yield before
-        before = _BULLET.sub("", line) if is_text and not _HEADING.match(piece) else ""
+        if line and not in_fence and not is_fence and not _HEADING.match(piece):
+            yield _BULLET.sub("", line)
 
 
 def is_prose(sentence: str) -> bool:

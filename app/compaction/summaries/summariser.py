@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.common.errors import ValidationError
+from app.compaction.summaries import transcript
 from app.compaction.summaries.checklist import own_text
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.model_calls import SummariserRun
 from app.compaction.summaries.model_summary import ModelAccess, ModelSummary, SummaryTask
 from app.compaction.summaries.prompt import SummaryResult
 from app.compaction.summaries.summary_text import NOTHING
-from app.compaction.summaries.transcript import (
-    summary_groups,
-    transcript_groups,
-    without_trailing_calls,
-)
 from app.compaction.summaries.writing import MIN_SOURCE_TOKENS, digest_of, fitted, write_summary
 from app.conversations.messages.row import LogRow
 from app.conversations.turns import call_groups
@@ -94,8 +90,8 @@ class Summariser:
         if task.model is None:
             task.run.set_extractive()
             return await asyncio.to_thread(_extracted, task, messages)
-        shown = without_trailing_calls(messages) or messages
-        groups = await asyncio.to_thread(transcript_groups, shown, verbatim_indices)
+        shown = transcript.without_trailing_calls(messages) or messages
+        groups = await asyncio.to_thread(transcript.transcript_groups, shown, verbatim_indices)
         return await ModelSummary(self.access, task, groups, digest).make()
 
     async def merge(self, task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
@@ -106,7 +102,7 @@ class Summariser:
         digest = Digest(keeps_users=True)
         for text in texts:
             digest.read(text)
-        groups = summary_groups([own_text(text) or NOTHING for text in texts])
+        groups = transcript.summary_groups([own_text(text) or NOTHING for text in texts])
         return await ModelSummary(self.access, task, groups, digest).make()
 
 

@@ -78,11 +78,11 @@ def line_of(item: str) -> str:
     return "- " + item.replace("\n", "\n  ")
 
 
-def text_under(heading: Heading, items: Iterable[str], root: str = "") -> str:
-    """Return a heading with the items below it; `root` is the folder that its files are in."""
+def text_under(heading: Heading, items: Iterable[str]) -> str:
+    """Return a heading with the items below it."""
     items, note = list(items), ""
     if heading in ON_ONE_LINE:
-        items = [f"in {root}"] * bool(root) + [", ".join(items)]
+        items = [", ".join(items)]
     elif heading is Heading.STATED:
         note = CHANGED_NOTE if any(item.endswith(CHANGED) for item in items) else ""
         items = _by_label(items)

@@ -7,15 +7,21 @@
    longest.
 3. Every item is in the order of its last mention.
 4. What runs on in the background has its id as outcome, until a result or a notice names that.
+5. A result is read without the objects that a client of MCP servers put it in. A call whose result
+   is an error is no call that did something: it failed, until the same tool succeeds.
+6. Files that a shell command writes, changes in place, moves or copies to are edited as well. A
+   path without its folder is the one known file that ends in it.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from ast import literal_eval
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, dropwhile, takewhile
+from itertools import dropwhile, islice, takewhile
 from typing import Any
 
 from app.common import json_text
@@ -25,7 +31,7 @@ from app.compaction.summaries.summary_text import ASKED, GAVE, ON_ONE_LINE, Head
 from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
-MAX_TASKS, MAX_PATHS, MIN_ROOTED, MAX_OPEN, MAX_OF_OTHERS, MAX_SHORT_LINES = 60, 8, 2, 3, 100, 3
+MAX_TASKS, MAX_PATHS, MAX_OPEN, MAX_OF_OTHERS, MAX_SHORT_LINES, MAX_VALUES = 60, 8, 3, 100, 3, 12
 MAX_ITEMS = {Heading.EDITED: 150, Heading.READ: 150, Heading.FAILED: 4, Heading.TODO: 60}
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 240, 200, 60
 
@@ -39,12 +45,13 @@ _STATES = dict.fromkeys(FORMS["done"], "x") | dict.fromkeys(FORMS["begun"], "~")
 _PATH_KEY = re.compile(r"path|file", re.IGNORECASE)
 _EDITS = re.compile(r"edit|write|create|replace|patch|insert|delete|apply|update|rename|move", re.I)
 _READS = re.compile(any_of("reads"), re.IGNORECASE)
-_SILENT = re.compile(r"^(?:skill|think|tool_?search)$|todo|plan|task", re.IGNORECASE)
+_SILENT = re.compile(r"^(?:skill|think|tool_?search|task\w*)$|todo|plan|update_?task", re.I)
 _SUBCOMMAND = re.compile(r"^(?:create|str_replace|insert|undo_edit|write|append|view)$")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.{1,300})$", re.MULTILINE)
 _ABSOLUTE = re.compile(r"/|~|[A-Za-z]:/")
 _FILE = re.compile(r"[^\s:*?\"<>|]{0,250}\.[A-Za-z0-9]\w{0,11}$|(?:^|[/\\])[\w.-]*[A-Z]\w*file$")
 _OPENED = re.compile(r"^\[File: (\S{1,300}) \(\d+ lines total\)\]", re.MULTILINE)
+_WRITES = re.compile(rf"{any_of('writes')}(?P<paths>(?!/tmp/|/dev/|\$)[^;&|<>\n]+)")
 _REMOVED = re.compile(r"\brm (?:-\w+ )*([^;&|\n]+)")
 _REFERENCE = re.compile(r"(?<![/?&\w])ref_id=\\?[\"']?([\w:.-]{4,80})")
 _CREATED = re.compile(r"#(\d{1,6})\b")
@@ -54,6 +61,7 @@ _STARTED = re.compile(any_of("started"))
 _TASK_ID = re.compile(r"<task[-_]id>(\w{4,40})<")
 _ANSWERED = re.compile(r"<result>\s*(.*?)\s*(?:</|\Z)", re.DOTALL)
 _REPORT = re.compile(r"<(?:summary>|(?=exit_code>)|output>|std\w+>)\s*(.*?)\s*(?:</|\Z)", re.DOTALL)
+_WRAPPED = re.compile(r"'text', text=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 _ASKS = re.compile(r"ask|question|clarif|confirm", re.IGNORECASE)
 
 
@@ -64,6 +72,16 @@ def _object(text: str) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return parsed if isinstance(parsed, Mapping) else {}
+
+
+def _unwrapped(result: str) -> str:
+    """Return the texts in a result that a client of MCP servers wrote as an object."""
+    if "TextContent(" in result[:200] and (texts := _WRAPPED.findall(result[:MAX_ARGUMENT_CHARS])):
+        with suppress(SyntaxError, ValueError):
+            result = "\n".join(map(literal_eval, texts))
+    blocks = _object(result).get("content") if '"content"' in result[:200] else None
+    found = [_first(each, ("text",)) for each in blocks or () if isinstance(each, Mapping)]
+    return "\n".join(found) or result
 
 
 def _first(values: Mapping[str, Any], keys: Iterable[str]) -> str:
@@ -169,7 +187,7 @@ def _words_of(pipe: str) -> list[str]:
 
 def runners_of(command: str) -> Iterator[str]:
     """Yield what a command runs, without flags and paths; nothing where it only looks."""
-    for pipe in _SPLIT.split(_QUOTED.sub("quoted", command[:2000]))[:12]:
+    for pipe in _SPLIT.split(_QUOTED.sub("QUOTED", command[:2000]))[:12]:
         if not (words := _words_of(pipe)):
             continue
         program, rest = words[0], [word for word in words[1:] if not word.startswith("-")]
@@ -178,9 +196,18 @@ def runners_of(command: str) -> Iterator[str]:
             script = words[1:3] if words[1:2] == ["-m"] else words[1:2] if is_inline else rest[:1]
             yield " ".join((program, *script))[:80]
             continue
-        verbs = list(takewhile(_VERB.match, rest[:2])) if program in _HAS_VERBS else []
+        after = dropwhile(lambda word: not _VERB.match(word), rest if program in _HAS_VERBS else [])
+        verbs = list(takewhile(_VERB.match, after))[:2]
         if _QUERIES.isdisjoint(verbs):
             yield " ".join((program, *verbs))
+
+
+def _edits_of(command: str) -> Iterator[str]:
+    """Yield the files that a shell command writes, changes in place, copies or moves to."""
+    yield from _PATCHED.findall(command[:MAX_ARGUMENT_CHARS])
+    for match in _WRITES.finditer(_QUOTED.sub("QUOTED", _without_documents(command)[:2000])):
+        words = match["paths"].split()
+        yield from filter(_FILE.fullmatch, words if match["in_place"] else words[:1])
 
 
 def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
@@ -204,37 +231,40 @@ def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
 
 
 def _short_result(text: str) -> str:
-    """Return the first values of JSON, or the first line of a text."""
-    if text.lstrip()[:1] in ("{", "[") and (
-        found := _object(f'{{"":{text[:MAX_ARGUMENT_CHARS]}}}')
-    ):
+    """Return the first values of JSON, or the first lines of a text."""
+    if found := _object(f'{{"":{text[:MAX_ARGUMENT_CHARS]}}}'):
         given = found[""] if isinstance(found[""], Mapping) else found
-        plain = {key: each for key, each in given.items() if not is_code(str(each)[:200])}
+        plain = {a: b for a, b in given.items() if not (isinstance(b, str) and is_code(b[:200]))}
         return _values(plain, MAX_RESULT_CHARS).removeprefix("=") if found[""] else "nothing"
-    line = one_line(next(iter(text.strip().splitlines()), ""), MAX_RESULT_CHARS)
-    return "" if line.startswith(("meta=", "[", "{")) or is_code(line) else line
+    lines = [each.strip() for each in text[:2000].splitlines() if each.strip()]
+    told = takewhile(lambda line: not (line.startswith(("[", "{")) or is_code(line)), lines)
+    return one_line("; ".join(told), MAX_RESULT_CHARS)
 
 
 def _values(values: Mapping[str, Any], max_chars: int) -> str:
     """Return the first values of an object with their names, of each object in a list the first."""
+
+    def first(item: Any) -> str:
+        if isinstance(item, list):
+            return " + ".join(map(first, item))
+        return str(next(iter(item.values()), "") if isinstance(item, Mapping) else item)
 
     def named(value: Any, name: str) -> Iterator[str]:
         if isinstance(value, Mapping):
             for key, each in value.items():
                 yield from named(each, f"{name}.{key}" if name else key)
         elif isinstance(value, list) and len(value) != 1:
-            items = chain.from_iterable(e if isinstance(e, list) else [e] for e in value)
-            firsts = (next(iter(e.values()), "") if isinstance(e, Mapping) else e for e in items)
-            yield from named("; ".join(map(str, firsts)), name)
+            yield from named("; ".join(map(first, value)), name)
         elif isinstance(value, list):
             yield from named(value[0], name)
         elif value not in ("", None):
-            yield f"{name}={one_line(str(value), MAX_VALUE_CHARS)}"
+            most = MAX_VALUE_CHARS if len(values) > 1 else max_chars - len(name) - 1
+            yield f"{name}={one_line(str(value), most)}"
 
-    found = list(named(values, ""))
-    sizes = accumulate(len(each) + 2 for each in found)
-    fitting = sum(1 for _ in takewhile(lambda size: size <= max_chars, sizes))
-    return ", ".join(found[: max(1, fitting)])
+    found = list(islice(named(values, ""), MAX_VALUES))
+    while len(found) > 1 and len(", ".join(found)) > max_chars:
+        found.pop()
+    return ", ".join(found)
 
 
 # --- the state --------------------------------------------------------------------------------
@@ -244,12 +274,10 @@ def _values(values: Mapping[str, Any], max_chars: int) -> str:
 class WorkState:
     """What calls did so far: the items below each heading, by name (rule 3).
 
-    Tasks are lines by their id or text, `pending` calls without a result yet. `root` is the folder
-    that the files are in.
+    Tasks are lines by their id or text, `pending` calls without a result yet.
     """
 
     items: dict[Heading, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    root: str = ""
     pending: dict[str, ToolCall] = field(default_factory=dict)
 
     def add_call(self, call: ToolCall) -> None:
@@ -279,6 +307,7 @@ class WorkState:
             text = f"{RUNS}{begun[begun.lastgroup or 0]}"
         ends = text[:4096] + text[-1024:]
         is_error = message.is_error or _IS_ERROR.search(text[:200] + text[-200:]) is not None
+        text = _unwrapped(text)
         for reference in _REFERENCE.findall(ends)[:3] if "ref_id" in ends else ():
             self._put(Heading.REFERENCES, reference.rstrip("."))
         call = self.pending.pop(message.tool_call_id or "", None)
@@ -315,6 +344,12 @@ class WorkState:
 
     def add_command(self, command: str, result: str, is_error: bool = False) -> None:
         """Read a command with its output (rules 1 and 2)."""
+        has_failed, outcome = _outcome(result, is_error)
+        edited = [] if has_failed else list(islice(_edits_of(command), MAX_PATHS))
+        ends = tuple(f"{before}{path}" for path in edited for before in (" ", "/"))
+        self._forget(Heading.FAILED, lambda line: line.endswith(ends))
+        for path in edited:
+            self._put_file(path, is_edit=True)
         command = _without_documents(command).replace(GAVE, " ")
         removed = " ".join(_REMOVED.findall(command[:2048])).split()
         gone = tuple(f"/{path.removeprefix('./')}" for path in removed)
@@ -327,11 +362,14 @@ class WorkState:
         runners = list(runners_of(command))
         if not runners:
             return
-        has_failed, outcome = _outcome(result, is_error)
         self._forget(Heading.COMMANDS, lambda line: next(runners_of(line), "") == runners[0])
         ended = set(() if outcome.startswith(RUNS) else runners[:1] if has_failed else runners)
         self._forget(Heading.FAILED, lambda line: not ended.isdisjoint(runners_of(line)))
-        short = one_line(_LONG.sub(r"\1\2…\1", _MOVES.sub("", command[:2048])), 100)
+        shown = _LONG.sub(r"\1\2…\1", _MOVES.sub("", command[:2048]))
+        starts = (0, *(each.end() for each in _SPLIT.finditer(shown)))
+        cuts = [one_line(shown[start:], MAX_CALL_CHARS) for start in starts]
+        # What would be cut is what it is known by.
+        short = next((each for each in cuts if next(runners_of(each), "") == runners[0]), cuts[0])
         self._put(Heading.FAILED if has_failed else Heading.COMMANDS, short, outcome)
 
     def _add_other(
@@ -341,26 +379,27 @@ class WorkState:
         paths = list(_paths_of(call, arguments)) or opened
         name = one_line(call.name, 80) or "a tool"
         inner = _first(arguments, FORMS["inner_names"])
-        about = f"{name} {paths[0][0] if paths else inner}".strip()
+        asked = f"{name}({_values(arguments, MAX_CALL_CHARS)})".replace(GAVE, " ")
+        about = f"{name} {paths[0][0]}" if paths else asked
         is_view = bool(paths) and not paths[0][1]
         is_read = is_view or _READS.search(inner or call.name) is not None
-        if is_error or _SAYS_ERROR.match(text):
-            first, *others = text.strip().splitlines() or ["failed"]
-            if not is_read and re.match(r"[\w.:/-]+$", call.name):
-                why = " ".join((first, *others[: first.endswith(":")]))
-                self._put(Heading.FAILED, about, one_line(why, MAX_LINE_CHARS))
+        mark, inner = (f" {paths[0][0]}", "") if paths else (f"{name}(", inner)
+        failed = is_error or _SAYS_ERROR.match(text) or _object(text).get("error")
+        if failed and (is_read or not re.match(r"[\w.:/-]+$", call.name)):
             return
         if not is_view:  # a look at the file ends no failed edit, whatever edits it does
-            ends = paths[0][0] if paths else about
-            self._forget(Heading.FAILED, lambda line: line == about or line.endswith(f" {ends}"))
+            self._forget(Heading.FAILED, lambda line: mark in line and inner in line)
+        if failed:
+            self._put(Heading.FAILED, about, one_line(_short_result(text) or text, MAX_LINE_CHARS))
+            return
         if _CREATES_TASK.search(call.name) and (subject := _first(arguments, ("subject",))):
             created = _CREATED.search(text[:400])
             number = created[1] if created else str(len(self.items[Heading.TODO]) + 1)
             self.restore(Heading.TODO, _task_line("", number, subject))
+            return
         for path, is_edit in paths:
             self._put_file(path, is_edit)
         if not paths and not _SILENT.search(call.name):
-            asked = f"{name}({_values(arguments, MAX_CALL_CHARS)})".replace(GAVE, " ")
             self._put(Heading.LOOKED if is_read else Heading.DONE, asked, _short_result(text))
 
     def _forget(self, heading: Heading, is_gone: Callable[[str], bool]) -> None:
@@ -377,7 +416,8 @@ class WorkState:
             del items[next(iter(items))]
 
     def _put_file(self, path: str, is_edit: bool) -> None:
-        path = path.removeprefix(f"{self.root}/") if self.root else path
+        same = [p for at in ON_ONE_LINE for p in self.items[at] if p.endswith(f"/{path}")]
+        path = same[0] if len(same) == 1 else path  # it was named by its folder before
         was_edited = path in self.items[Heading.EDITED]
         self.items[Heading.READ].pop(path, None)
         self._put(Heading.EDITED if is_edit or was_edited else Heading.READ, path)
@@ -386,7 +426,6 @@ class WorkState:
 
     def lines(self) -> dict[Heading, list[str]]:
         """Return the lines below each heading, the oldest first."""
-        self._shorten_paths()
         calls = (f"{call.name} {one_line(call.arguments, 160)}" for call in self.pending.values())
         known = self.items
         found = {a: [GAVE.join(filter(None, b)) for b in each.items()] for a, each in known.items()}
@@ -394,29 +433,12 @@ class WorkState:
         found[Heading.OPEN] = list(dict.fromkeys((*known[Heading.OPEN], *calls)))[-MAX_OPEN:]
         return found
 
-    def _shorten_paths(self) -> None:
-        """Choose the folder that holds most of the absolute paths, where there are several."""
-        read, edited = list(self.items[Heading.READ]), list(self.items[Heading.EDITED])
-        rooted = [path.split("/")[:-1] for path in (*read, *edited) if _ABSOLUTE.match(path)]
-        parents = ("/".join(each[:end]) for each in rooted for end in range(3, len(each) + 1))
-        folders = [path for path, found in Counter(parents).items() if found >= 0.8 * len(rooted)]
-        if self.root or len(rooted) < MIN_ROOTED or not folders:
-            return
-        self.root = max(folders, key=len)
-        for path in (*read, *edited):
-            heading = Heading.READ if path in self.items[Heading.READ] else Heading.EDITED
-            del self.items[heading][path]
-            self._put_file(path, heading is Heading.EDITED)
-
     def restore(self, heading: Heading, line: str) -> None:
         """Take up a line of an earlier summary."""
         if heading is Heading.TODO:
             task = _TASK_LINE.match(line)
             self._put(heading, task[2] or task[3] if task else line, line)
         elif heading in ON_ONE_LINE:
-            if line.startswith("in "):
-                self.root = self.root or line[3:]
-                return
             for path in line.split(", "):
                 self._put_file(path, heading is Heading.EDITED)
         else:

@@ -18,19 +18,10 @@ from functools import cache
 from typing import NamedTuple
 
 from app.common.texts import sendable
-from app.compaction.summaries import sentences
+from app.compaction.summaries import sentences, summary_text
 from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.prompt import SummaryResult
-from app.compaction.summaries.summary_text import (
-    NO_CLOSING,
-    NOTHING,
-    TITLE,
-    WRITTEN,
-    Closing,
-    Heading,
-    line_of,
-    text_under,
-)
+from app.compaction.summaries.summary_text import NO_CLOSING, Closing, Heading
 from app.conversations.view import HeadingCount, Span
 from app.formats.message import Message
 from app.models.tokens import CountText
@@ -109,7 +100,8 @@ class Writer:
         self.count = cache(self.count)
         self.ending = closing if self.count(closing) <= self.limit * MAX_CLOSING_SHARE else ""
         found = defaultdict(list, digest.work.lines())
-        found[Heading.EARLIER] += [digest.earlier] * bool(digest.earlier)
+        if digest.earlier:
+            found[Heading.EARLIER].append(digest.earlier)
         for heading, texts in digest.texts.items():
             found[heading] = [f"#{number} {text}" for number, text in sorted(texts.items())]
         listed = [each for each in digest.stated.values() if each.is_listed]
@@ -117,8 +109,7 @@ class Writer:
             found[each.heading].append(each.line)
             if each.by_user:
                 self.numbers.append(each.at)
-        every = map(sentences.pieces, set(digest.requests.values()))
-        times = Counter(piece for found in every for piece in found)
+        times = Counter(p for text in set(digest.requests.values()) for p in sentences.pieces(text))
         self.repeated = {piece for piece, found in times.items() if found > 1 and piece.strip()}
         wanted = [heading for heading in Heading if heading in self.headings]
         self.items = {heading: list(map(sendable, found.get(heading, ()))) for heading in wanted}
@@ -134,13 +125,9 @@ class Writer:
         numbers, listed = sorted(self.digest.requests), self.items.get(Heading.STATED, [])
         texts_of = [self.digest.requests[number] for number in numbers]
         known = self.digest.stated.values()
-        # A statement of which all words are common says less than any other.
-        common = self.digest.common_words()
-        specific = [each for each in known if not each.of.stems <= common]
-        stating = {each.request for each in specific if each.of.is_strong}
-        with_values = {each.line for each in specific if each.of.values}
-        newer = {each.line for each in known if each.is_newer}
-        stated.sort(key=lambda at: listed[at] not in newer)
+        stating = {each.request for each in known if each.of.is_strong}
+        with_values = {each.line for each in known if each.of.values}
+        stated.sort(key=lambda at: not listed[at].endswith(summary_text.CHANGED))
         older = sorted(requests[1:], key=lambda at: texts_of[at].endswith(sentences.QUESTION))
         with_statements = [at for at in older if numbers[at] in stating]
         with_statements.sort(key=lambda at: len(texts_of[at]) > MAX_STATING_CHARS)
@@ -150,7 +137,7 @@ class Writer:
         yield Rank(Heading.STATED, [at for at in stated if listed[at] in with_values], 0.45)
         yield Rank(Heading.REQUESTS, with_statements, 0.45, is_older=True)
         for heading in (Heading.TODO, Heading.FAILED, Heading.OPEN):
-            yield Rank(heading, newest[heading], 0.1)
+            yield Rank(heading, newest[heading], 0.05)
         yield Rank(Heading.SAID, said[:1], 0.2)
         yield Rank(Heading.STATED, stated, 0.2)
         yield Rank(Heading.REQUESTS, older, 0.45, is_older=True)
@@ -226,7 +213,9 @@ class Writer:
         chosen = self.chosen[heading]
         is_known = any(each.startswith(label) for each in chosen.values())
         title = "" if chosen else f"## {heading.value}\n"
-        return self.count(f"{title}{line_of(text.removeprefix(label) if is_known else text)}\n")
+        return self.count(
+            f"{title}{summary_text.line_of(text.removeprefix(label) if is_known else text)}\n"
+        )
 
     def _shown(self) -> str:
         inside = (self.chosen.get(heading, {}).values() for heading in _TEXTS)
@@ -244,11 +233,11 @@ class Writer:
     def text(self) -> str:
         """Return the chosen items as text."""
         parts = [part for part in (*self._under_headings(self.chosen), self.ending) if part]
-        return "\n".join((TITLE, *parts)) if parts else NOTHING
+        return "\n".join((summary_text.TITLE, *parts)) if parts else summary_text.NOTHING
 
     def _under_headings(self, items: dict[Heading, dict[int, str]]) -> list[str]:
         chosen = ((at, sorted(items[at].items())) for at in Heading if items.get(at))
-        return [text_under(at, [t for _, t in each], self.digest.work.root) for at, each in chosen]
+        return [summary_text.text_under(at, [t for _, t in each]) for at, each in chosen]
 
     def unlisted(self) -> str:
         """Return the items without room as the text of a summary, newest first (rule 4)."""
@@ -267,7 +256,7 @@ class Writer:
         stated = self.items.get(Heading.STATED, [])  # listed ones as well: the order of all
         numbered = enumerate(zip(self.numbers, stated, strict=False))
         left[Heading.STATED] = {at: f"@{number} {text}" for at, (number, text) in numbered}
-        return "\n".join((TITLE, *self._under_headings(left)))
+        return "\n".join((summary_text.TITLE, *self._under_headings(left)))
 
     def counts(self) -> tuple[HeadingCount, ...]:
         """Return what became of the items below each heading."""
@@ -345,7 +334,7 @@ def without_replaced(
         current.replace_by(message)
     left: list[str] = []
     for text in texts:
-        is_ours = text.startswith(TITLE) and WRITTEN not in text
+        is_ours = text.startswith(summary_text.TITLE) and summary_text.WRITTEN not in text
         own = digest_of(earlier=(text,)) if is_ours else Digest()
         was_changed = own.keep_stated(current.stated.keys())
         left.append(fitted(own, count(text), count).text if was_changed else text)

@@ -104,7 +104,7 @@ def test_a_summary_holds_what_the_work_needs() -> None:
         "Files read": ["src/auth/session.py"],
         "Steps": ["#10 It was cut."],
         "Where it stood": [
-            "#6 The salt is wrong. Shall I use bcrypt or argon2?",
+            "#6 The salt is wrong.",
             "#12 The hash is bcrypt now. Next I run the tests.",
         ],
     }
@@ -153,6 +153,56 @@ def test_a_write_by_any_tool_ends_a_failed_edit() -> None:
     ended = summarised(messages).text
     assert by_heading(ended).keys() == {"Requests", "Files edited"}
     assert "a.py" not in summarised(run("r", "rm ./a.py", ""), ended).text
+
+
+def called(name: str, gave: str, *, failed: bool = False, **arguments: object) -> list[Message]:
+    """Return a call with its result."""
+    return [assistant("", call("c", name, **arguments)), result(gave, "c", failed=failed)]
+
+
+WRAPPED = "meta=None content=[TextContent(type='text', text='{}')] isError=False"
+INNER = WRAPPED.format('{"content": [{"type": "text", "text": "Total: 2\\\\nIDs: a, b"}]}')
+LONG_LOOK = f"cat {'a.py ' * 40}&& git -C /w commit -m 'x'"
+
+
+@pytest.mark.parametrize(
+    ("messages", "heading", "item"),
+    [
+        (called("run", INNER, tool_name="add"), "Calls",
+         "run(tool_name=add) → Total: 2; IDs: a, b"),
+        (called("run", WRAPPED.format(r"\x")), "Calls", "run()"),
+        (called("getAll", '[[{"id": "H1"}, {"id": 2}], [{"id": "H3"}]]'), "Looked up",
+         "getAll() → H1 + 2; H3"),
+        (called("book", '{"at": 1, "error": "full"}', id="R1"), "Failed last",
+         "book(id=R1) → at=1, error=full"),
+        (called("add_task", "Tool call timed out.", task_name="x") * 2, "Failed last",
+         "add_task(task_name=x) → Tool call timed out."),
+        (called("add_task", "Added.", task_name="x"), "Calls", "add_task(task_name=x) → Added."),
+        (called("Edit", "No.", failed=True, path="/w/src/a.py")
+         + run("1", "sed -i 's/a/b/' src/a.py && cat > b.md <<E\nx\nE", ""), "Files edited",
+         "src/a.py, b.md"),
+        (called("view", "x", path="/w/src/a.py") + called("edit", "", path="a.py"), "Files edited",
+         "/w/src/a.py"),
+        (run("1", LONG_LOOK, "fatal: no", failed=True) + run("2", "git commit", "ok"), "Commands",
+         "git commit → ok"),
+        ([assistant("I list it.\n```\nls /w\n```")], "Open calls", "ls /w"),
+        ([*called("Skill", "Launching skill: review"), user("Look at each file. " * 60)],
+         "Requests", "#1 Go."),
+        ([assistant("It fails at b. Let me see why. The key is c. Next."), *run("1", "ls", "")] * 2,
+         "Steps", "#2 It fails at b. The key is c."),
+    ],
+)  # fmt: skip
+def test_the_state_is_what_calls_gave(messages: list[Message], heading: str, item: str) -> None:
+    """Whatever they are wrapped in. What was ended since, or announced, is not listed."""
+    found = by_heading(summarised([user("Go."), *messages]).text)
+    assert found[heading][:1] == [item] and {heading} == found.keys() & {heading, "Failed last"}
+
+
+def test_output_after_messages_that_are_not_read_is_no_request() -> None:
+    """The command before it may be among those that stay shown."""
+    digest = digest_of([user("Go.")])
+    digest.add(user("a.py\n(Open file: n/a)\n(Current directory: /)\nbash-$"), 7)
+    assert list(digest.requests.values()) == ["Go."]
 
 
 def test_every_finding_of_a_step_is_kept_and_has_the_room_that_is_left() -> None:
