@@ -26,7 +26,7 @@ from app.compaction.summaries.summariser import Summariser
 from app.context.agent_tool_calls import ToolCallService
 from app.context.build import ContextService
 from app.context.build_answer import BuildReplayService
-from app.context.model_entries import RegistryService
+from app.context.own_models import RegistryService
 from app.context.state import BuildDependencies, PayloadCache
 from app.context.stateless import StatelessService
 from app.context.usage_service import UsageService
@@ -112,7 +112,7 @@ class Services:
             self.models,
             self.tokenizer,
             _summariser_settings(settings),
-            find_entry=self.registry.find_entry,
+            find_own_info=self.registry.find_own_info,
         )
         self.summariser = Summariser(access)
         self.leases = Leases(database, new_id)

@@ -17,7 +17,7 @@ from app.common.environment import SettingsError
 from app.common.json_text import StructureLimits
 from app.compaction import routes as compactions
 from app.composition import Services, app_version, utc_now
-from app.context import model_entries, stateless_routes, usage_routes
+from app.context import own_models, stateless_routes, usage_routes
 from app.context import routes as context
 from app.conversations import event_routes
 from app.conversations import routes as conversations
@@ -45,7 +45,7 @@ ROUTERS = (
     blobs.tools_router,
     usage_routes.router,
     stateless_routes.router,
-    model_entries.router,
+    own_models.router,
     compactions.router,
     conversations.router,
     snapshots.copies_router,

@@ -223,7 +223,7 @@ class BuildReplayService:
 
     A build's id names its epoch, its newest message, how many changes come after that, and the
     hash of its tail. With the log, which never changes, these give the payload byte for byte.
-    Current settings are not used, except the registry's entry of the model.
+    Current settings are not used, except the limits and prices of the model.
     """
 
     def __init__(self, database: Database, resolver: SettingsResolver) -> None:

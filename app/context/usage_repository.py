@@ -27,11 +27,11 @@ from app.models.calibration import DECAY, ENOUGH_REPORTS, MIN_MARGIN, Calibratio
 from app.models.model_info import INEXACT_MARGIN
 from app.models.prefix_reports import CacheMiss, RemovedReasoning
 from app.models.usage import (
+    AddedUsage,
     CallTotals,
     Purpose,
     ReportItem,
     TokenUsage,
-    UsageEntry,
     UsageFigures,
     UsageQuery,
     UsageRow,
@@ -128,27 +128,27 @@ FIND_CALIBRATION = Statement(
     f"SELECT {_FACTORS} FROM calibrations WHERE {equal('tenant_id', 'model', 'counter')}"
 )
 
-_NAMES = UsageEntry.__slots__
+_NAMES = AddedUsage.__slots__
 _TOTALS = _NAMES[2:]
 _TOKENS = ("input_tokens", "output_tokens", "cache_creation_tokens", "cache_read_tokens")
 _COLUMNS = ", ".join(_NAMES)
-_ENTRIES = f"unnest({arrays('conversation_usage', *_NAMES)}) AS entry ({_COLUMNS})"
+_ROWS = f"unnest({arrays('conversation_usage', *_NAMES)}) AS added ({_COLUMNS})"
 _TODAY = "CAST(now() AT TIME ZONE 'UTC' AS date)"
 _ADDED = ", ".join(f"{name} = old.{name} + excluded.{name}" for name in _TOTALS)
-_VALUES = ", ".join(f"entry.{name}" for name in _NAMES)
+_VALUES = ", ".join(f"added.{name}" for name in _NAMES)
 ADD_TO_CONVERSATION = Statement(f"""
     WITH {_ALIVE}
     INSERT INTO conversation_usage AS old (conversation_id, day, {_COLUMNS})
     SELECT :conversation_id, {_TODAY}, {_VALUES}
-    FROM alive, {_ENTRIES}
-    ORDER BY entry.model, entry.purpose
+    FROM alive, {_ROWS}
+    ORDER BY added.model, added.purpose
     ON CONFLICT (conversation_id, day, model, purpose) DO UPDATE SET {_ADDED}
 """)
 ADD_TO_TENANT = Statement(f"""
     INSERT INTO tenant_usage AS old (tenant_id, agent_id, day, {_COLUMNS})
     SELECT :tenant_id, owner.agent_id, {_TODAY}, {_VALUES}
-    FROM unnest(CAST(:agent_ids AS text[])) AS owner (agent_id), {_ENTRIES}
-    ORDER BY owner.agent_id, entry.model, entry.purpose
+    FROM unnest(CAST(:agent_ids AS text[])) AS owner (agent_id), {_ROWS}
+    ORDER BY owner.agent_id, added.model, added.purpose
     ON CONFLICT (tenant_id, agent_id, day, model, purpose) DO UPDATE SET {_ADDED}
 """)
 WHOLE_TENANT = ""
@@ -274,22 +274,20 @@ class UsageRepository(Repository):
         )
         return read(Calibration, row) if row is not None else None
 
-    async def add_to_conversation(
-        self, conversation_id: str, entries: Sequence[UsageEntry]
-    ) -> None:
+    async def add_to_conversation(self, conversation_id: str, rows: Sequence[AddedUsage]) -> None:
         """Add to the totals of today; nothing is added for a deleted conversation."""
-        columns = {name: [getattr(entry, name) for entry in entries] for name in _NAMES}
+        columns = {name: [getattr(row, name) for row in rows] for name in _NAMES}
         await self._session.run(ADD_TO_CONVERSATION, conversation_id=conversation_id, **columns)
 
     async def add_to_tenant(
-        self, tenant_id: str, agent_id: str | None, entries: Sequence[UsageEntry]
+        self, tenant_id: str, agent_id: str | None, rows: Sequence[AddedUsage]
     ) -> None:
         """Add to the totals of today, of the tenant and of the agent, if there is one.
 
         Call it last in a transaction: all reports of the tenant wait for the end of that.
         """
         agent_ids = [WHOLE_TENANT] if agent_id is None else [WHOLE_TENANT, agent_id]
-        columns = {name: [getattr(entry, name) for entry in entries] for name in _NAMES}
+        columns = {name: [getattr(row, name) for row in rows] for name in _NAMES}
         await self._session.run(ADD_TO_TENANT, tenant_id=tenant_id, agent_ids=agent_ids, **columns)
 
     async def totals(

@@ -54,8 +54,8 @@ from app.models.usage import (
     UsageFigures,
     UsageQuery,
     UsageRow,
+    added_usage,
     read_usage,
-    usage_entry,
 )
 from app.prompt.resolved_settings import RequestSettings, ResolvedSettings, digest
 from app.repositories import Database, Repositories
@@ -148,7 +148,7 @@ class UsageService:
                 format = FormatName(last.format) if last is not None else None
             settings = RequestSettings(format or LOG_FORMAT, report.model)
             resolved = await self._resolved(conversation, settings)
-            entry, reported, visible_tokens, corrects = None, None, 0, False
+            row, reported, visible_tokens, corrects = None, None, 0, False
             if not is_new or report.usage is None:
                 stored = await session.usage.newest(conversation_id)
             else:
@@ -180,15 +180,15 @@ class UsageService:
                     await session.usage.set_removed(conversation_id, epoch.epoch_id, through)
                 info = self._resolver.model_info(conversation, stored.model)
                 log_tokens = await session.log.total_at(conversation_id, stored.through_seq)
-                entry = usage_entry(stored.model, Purpose.REPORTED, info, call.billed, log_tokens)
+                row = added_usage(stored.model, Purpose.REPORTED, info, call.billed, log_tokens)
             if stored is not None:
                 reported = await read_reported(session, conversation, stored)
             if resolved is not None:
                 known = [(conversation, resolved)]
                 visible = await read_visible_tokens(session, known)
                 visible_tokens = visible[conversation_id]
-            if entry is not None:
-                await session.usage.add_to_conversation(conversation_id, [entry])
+            if row is not None:
+                await session.usage.add_to_conversation(conversation_id, [row])
             # Other reports of the model, and of the tenant, wait for the end of this transaction
             # from here on.
             if stored is not None and corrects:
@@ -201,8 +201,8 @@ class UsageService:
                 )
                 conversation = replace(conversation, calibration=calibration)
                 resolved = await self._resolved(conversation, settings)
-            if entry is not None:
-                await session.usage.add_to_tenant(tenant_id, conversation.agent_id, [entry])
+            if row is not None:
+                await session.usage.add_to_tenant(tenant_id, conversation.agent_id, [row])
         answer = _answer(conversation, resolved, visible_tokens, reported, corrects)
         if (
             answer.should_compact

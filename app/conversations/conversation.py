@@ -218,7 +218,7 @@ class ConversationState:
 class Conversation:
     """A stored conversation with its state, its own settings and those of its `agent`.
 
-    `model_entry` is the tenant's own registry entry for the effective model, as JSON text.
+    `own_model_info` has the tenant's own limits and prices of the effective model, as JSON text.
     `calibration` corrects token counts for that model by reported usage. `last_message_at` is when
     the newest message was received, where it was read. `own_id` is the id that its caller gave it,
     None if that is `conversation_id`. `origin_id` is the conversation that it was forked from, at
@@ -234,7 +234,7 @@ class Conversation:
     created_at: datetime
     updated_at: datetime
     state: ConversationState
-    model_entry: str | None = None
+    own_model_info: str | None = None
     calibration: Calibration | None = None
     last_message_at: datetime | None = None
     own_window: int | None = None

@@ -52,7 +52,7 @@ _SMALL_COLUMNS = f"""
     c.rolling_window_seconds AS own_window, a.rolling_window_seconds AS agent_window,
     a.updated_at AS agent_updated_at,
     (SELECT m.updated_at FROM models m WHERE {_OF_MODEL}) AS model_updated_at,
-    (SELECT m.entry FROM models m WHERE {_OF_MODEL}) AS model_entry,
+    (SELECT m.info FROM models m WHERE {_OF_MODEL}) AS own_model_info,
     (SELECT {CALIBRATION} FROM calibrations cal WHERE cal.tenant_id = c.tenant_id
         AND cal.model = {_MODEL} AND cal.counter = h.counter) AS calibration
 """
@@ -171,7 +171,7 @@ class SettingsCache:
                 known,
                 counter=row["counter"],
                 state=state_from(row),
-                model_entry=row.get("model_entry", known.model_entry),
+                own_model_info=row.get("own_model_info", known.own_model_info),
                 calibration=calibration_from(row),
             )
             model_at = row.get("model_updated_at", cached.model_updated_at)

@@ -24,7 +24,7 @@ from app.formats import ToolDefinition, tool_from, tools_of
 from app.formats.message import FormatName
 from app.models.budget import Limits, limits_for, resolve_context_window
 from app.models.calibration import NO_REPORTS, Calibration, safety_margin
-from app.models.model_info import INEXACT_MARGIN, ModelInfo, Models, merged_entry
+from app.models.model_info import INEXACT_MARGIN, ModelInfo, Models, merged_info
 from app.models.registry import start_factor
 from app.models.tokens import ESTIMATES, CountText, Tokenizer
 from app.policy.policy import (
@@ -121,7 +121,7 @@ class SettingsResolver:
         calibration = self.calibration_of(conversation, request)
         factor = calibration.factor if factor is None else factor
         agent, own, given = conversation.agent, conversation.settings, request or RequestSettings()
-        levels = (agent, own, conversation.counter, conversation.model_entry, request)
+        levels = (agent, own, conversation.counter, conversation.own_model_info, request)
         key = (*levels, factor, calibration)
         with suppress(KeyError):  # get() would hash the large key twice as often
             return self._cache[key][0]
@@ -149,10 +149,10 @@ class SettingsResolver:
         return applied_calibration(conversation.calibration, conversation.counter, model, info)
 
     def model_info(self, conversation: Conversation, model: str) -> ModelInfo | None:
-        """Return the registry entry of the conversation's effective model, None without one."""
+        """Return limits and prices of the conversation's effective model, None where unknown."""
         info = self._models.find(model)
-        if conversation.model_entry is not None:
-            return merged_entry(model, info, conversation.model_entry)
+        if conversation.own_model_info is not None:
+            return merged_info(model, info, conversation.own_model_info)
         return info
 
     def recorded(
@@ -205,8 +205,8 @@ class SettingsResolver:
         model = request.model or stored
         info = self._models.find(model) if model else None
         tenant = None
-        if model and conversation.model_entry is not None:
-            tenant = merged_entry(model, info, conversation.model_entry)
+        if model and conversation.own_model_info is not None:
+            tenant = merged_info(model, info, conversation.own_model_info)
         sections = merge_sections(
             [section_from(raw, index) for index, raw in enumerate(json_text.loads(level.sections))]
             for level in levels
@@ -336,7 +336,7 @@ def _limits(
         )
     except ContextError as error:
         return None, error
-    entry = tenant or info
-    margin = entry.margin if entry is not None else INEXACT_MARGIN
+    known = tenant or info
+    margin = known.margin if known is not None else INEXACT_MARGIN
     total, output = window.total, window.max_output_tokens
     return limits_for(policy.budget, total, output, policy.due_ratio, margin), None

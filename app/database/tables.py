@@ -483,7 +483,7 @@ CREATE TABLE calibrations (
 CREATE TABLE models (
     tenant_id text,
     model text,
-    entry text NOT NULL,
+    info text NOT NULL,
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant_id, model)
 );

@@ -18,7 +18,7 @@ INEXACT_MARGIN = 0.05
 LIMIT_FIELDS = ("context_window", "max_input_tokens", "max_output_tokens", "cache_minimum_tokens")
 PRICE_FIELDS = ("input_price", "output_price", "cache_read_price", "cache_write_price")
 NUMERIC_FIELDS = (*LIMIT_FIELDS, *PRICE_FIELDS)
-"""The fields of an entry that each have a source."""
+"""The fields that each have a source."""
 Sources = TypeAliasType("Sources", Mapping[str, str])
 
 
@@ -90,7 +90,7 @@ class Models(Protocol):
     """The limits and prices of models."""
 
     def find(self, model: str) -> ModelInfo | None:
-        """Return the entry of a model, None for an unknown one."""
+        """Return what is known of a model, None for an unknown one."""
         ...
 
     def list(self) -> Sequence[ModelInfo]:
@@ -98,11 +98,11 @@ class Models(Protocol):
         ...
 
 
-def merged_entry(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:
-    """Return a model's entry, with the fields of the tenant's own entry in place of the bundled."""
+def merged_info(model: str, bundled: ModelInfo | None, own: str | None) -> ModelInfo:
+    """Return what is known of a model, the tenant's own values in place of the bundled."""
     info = bundled or ModelInfo(model)
-    entry = json_text.loads(own) if own is not None else {}
-    given = {name: value for name, value in entry.items() if value is not None}
+    fields = json_text.loads(own) if own is not None else {}
+    given = {name: value for name, value in fields.items() if value is not None}
     if given.get("exact"):
         given["start_factor"] = 1.0
     if given.get("context_window"):

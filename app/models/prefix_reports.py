@@ -17,7 +17,7 @@ from app.common.answer_schemas import answer
 from app.formats.json_fields import Fields
 
 MAX_REMOVED = 1000
-"""How many entries a report may have."""
+"""How many items a report may have."""
 ALL_SO_FAR = 2**62
 """Stands for the newest message of the next build."""
 _PATH = re.compile(r"messages\.(\d{1,6})\.content\.\d{1,6}")
@@ -49,24 +49,24 @@ class CacheMiss:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An entry of a report, with the id of an item or the index of a message in the payload."""
+    """An item of a report, with the id of an item or the index of a message in the payload."""
 
     reason: str
     item_id: str | None = None
     index: int | None = None
 
 
-def read_removals(entries: Sequence[Any]) -> list[Removal]:
+def read_removals(items: Sequence[Any]) -> list[Removal]:
     """Read `input_transformations` (rule 1); raises ValidationError."""
     found = []
-    for number, raw in enumerate(entries):
-        entry = Fields(raw, f"/input_transformations/{number}")
-        if entry.get("type") == "thinking_dropped":
-            match = _PATH.fullmatch(entry.text("path"))
+    for number, raw in enumerate(items):
+        item = Fields(raw, f"/input_transformations/{number}")
+        if item.get("type") == "thinking_dropped":
+            match = _PATH.fullmatch(item.text("path"))
             index = int(match[1]) if match is not None else None
-            found.append(Removal(entry.filled_text("reason"), index=index))
-        elif (entry.get("type"), entry.get("action")) == ("reasoning", "removed"):
-            found.append(Removal(entry.filled_text("reason"), entry.filled_text("id")))
+            found.append(Removal(item.filled_text("reason"), index=index))
+        elif (item.get("type"), item.get("action")) == ("reasoning", "removed"):
+            found.append(Removal(item.filled_text("reason"), item.filled_text("id")))
     return found
 
 

@@ -111,29 +111,29 @@ def _read(path: Path | None) -> tuple[Mapping[str, ModelInfo], frozenset[str]]:
     if path is None:
         return models, frozenset()
     providers, map_version = set(_ROUTER_PREFIXES), f"litellm {version('litellm')}"
-    for name, entry in orjson.loads(path.read_bytes()).items():
-        if entry.get("mode") not in ("chat", "responses"):
+    for name, fields in orjson.loads(path.read_bytes()).items():
+        if fields.get("mode") not in ("chat", "responses"):
             continue
-        info = _info(intern(name), entry, map_version)
+        info = _info(intern(name), fields, map_version)
         if info is not None:
             models[info.model] = info
-            providers |= {_provider(name, entry), *name.split("/")[:-1][:1]}
+            providers |= {_provider(name, fields), *name.split("/")[:-1][:1]}
     return models, frozenset(providers)
 
 
-def _provider(name: str, entry: Mapping[str, Any]) -> str:
-    return str(entry.get("litellm_provider") or name.partition("/")[0])
+def _provider(name: str, fields: Mapping[str, Any]) -> str:
+    return str(fields.get("litellm_provider") or name.partition("/")[0])
 
 
-def _info(name: str, entry: Mapping[str, Any], source: str) -> ModelInfo | None:
-    """Return a model from its entry, None for an entry without limits."""
+def _info(name: str, fields: Mapping[str, Any], source: str) -> ModelInfo | None:
+    """Return a model from its fields in a map, None without limits."""
     window, output_limit = (
         int(value) if isinstance(value, int | float) and value > 0 else None
-        for value in (entry.get("max_input_tokens"), entry.get("max_output_tokens"))
+        for value in (fields.get("max_input_tokens"), fields.get("max_output_tokens"))
     )
     if window is None and output_limit is None:
         return None
-    provider = _provider(name, entry)
+    provider = _provider(name, fields)
     tokenizer = tokenizer_of(name) if provider in _OPENAI_PROVIDERS else "unknown"
     max_input, total = None, (window or 0) + (output_limit or 0)
     if window and total in _OPENAI_WINDOWS and name.rpartition("/")[2].startswith("gpt-"):
@@ -141,9 +141,9 @@ def _info(name: str, entry: Mapping[str, Any], source: str) -> ModelInfo | None:
     given: dict[str, Any] = {
         field: float(price)
         for field, key in zip(PRICE_FIELDS, _PRICE_KEYS, strict=True)
-        if isinstance(price := entry.get(key), int | float) and price >= 0
+        if isinstance(price := fields.get(key), int | float) and price >= 0
     }
-    minimum = entry.get("prompt_cache_min_tokens") or None
+    minimum = fields.get("prompt_cache_min_tokens") or None
     if minimum is None and tokenizer == O200K and "cache_read_price" in given:
         minimum = _OPENAI_MIN_CACHED_TOKENS
     limits = zip(LIMIT_FIELDS, (window, max_input, output_limit, minimum), strict=True)
@@ -155,11 +155,11 @@ def _info(name: str, entry: Mapping[str, Any], source: str) -> ModelInfo | None:
         sources=dict.fromkeys(given, intern(source)),
         # OpenAI always accepts later system text. Anthropic itself supports tool search for all
         # models that the map lists; the map marks it for those that others host.
-        tool_search=entry.get("supports_tool_search") is True or provider == "anthropic",
-        cache_breakpoint=entry.get("supports_prompt_cache_breakpoint") is True,
+        tool_search=fields.get("supports_tool_search") is True or provider == "anthropic",
+        cache_breakpoint=fields.get("supports_prompt_cache_breakpoint") is True,
         mid_conversation_system=provider in _OPENAI_PROVIDERS
         or (
-            entry.get("supports_mid_conversation_system") is True
+            fields.get("supports_mid_conversation_system") is True
             and _NO_MID_CONVERSATION_SYSTEM.search(name) is None
         ),
         start_factor=start_factor(name),
@@ -169,8 +169,8 @@ def _info(name: str, entry: Mapping[str, Any], source: str) -> ModelInfo | None:
 
 def _built_in_info(name: str) -> ModelInfo:
     provider = "openai" if name.startswith("gpt-") else ""
-    entry = {"max_input_tokens": BUILT_IN_WINDOWS[name], "litellm_provider": provider}
-    info = _info(name, entry, "built-in defaults")
+    fields = {"max_input_tokens": BUILT_IN_WINDOWS[name], "litellm_provider": provider}
+    info = _info(name, fields, "built-in defaults")
     assert info is not None, "it has a window"
     return info
 
@@ -201,7 +201,7 @@ def _family(name: str) -> tuple[str, tuple[int, ...]] | None:
 
 
 def assumed_info(name: str, known: Iterable[ModelInfo]) -> ModelInfo | None:
-    """Return the entry that a model of a known family is taken to have (rule 5)."""
+    """Return what a model of a known family is taken to have (rule 5)."""
     family = _family(name)
     if family is None:
         return None

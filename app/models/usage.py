@@ -75,7 +75,7 @@ class TokenUsage:
 class ModelCall:
     """One request to a model for a summary: plain role and content messages, never tools.
 
-    `info` is the registry entry of the model for this tenant, its own entry included.
+    `info` has the limits and prices of the model for this tenant, its own included.
     """
 
     model: str
@@ -261,7 +261,7 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class UsageEntry:
+class AddedUsage:
     """What calls of one model add to the totals of today: the columns of their tables.
 
     What a call saved are the tokens of the log that it did not send, at the price of input.
@@ -279,21 +279,21 @@ class UsageEntry:
     saved_tokens: int = 0
     saved_usd: float = 0.0
 
-    def plus(self, other: UsageEntry) -> UsageEntry:
+    def plus(self, other: AddedUsage) -> AddedUsage:
         """Return the sums of both, which are of one model and purpose."""
         sums = (getattr(self, name) + getattr(other, name) for name in self.__slots__[2:])
-        return UsageEntry(self.model, self.purpose, *sums)
+        return AddedUsage(self.model, self.purpose, *sums)
 
 
-def usage_entry(
+def added_usage(
     model: str, purpose: Purpose, info: ModelInfo | None, usage: TokenUsage, log_tokens: int = 0
-) -> UsageEntry:
+) -> AddedUsage:
     """Return what a call adds, where the log had so many tokens (rule 3)."""
     cost = info.cost(*usage.counts) if info is not None else None
     saved = max(0, log_tokens - usage.sent_tokens)
     saved_usd = info.cost(saved, 0) if info is not None else None
     costs = (cost or 0.0, int(cost is None), saved, saved_usd or 0.0)
-    return UsageEntry(model, purpose, 1, *usage.counts, *costs)
+    return AddedUsage(model, purpose, 1, *usage.counts, *costs)
 
 
 @answer()

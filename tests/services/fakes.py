@@ -67,7 +67,7 @@ class UnscaledModels(ModelRegistry):
     """The registry without the first factors of families, so that tests can count payloads."""
 
     def find(self, model: str) -> ModelInfo | None:
-        """Return the model's entry."""
+        """Return what is known of the model."""
         info = super().find(model)
         return replace(info, start_factor=1.0) if info is not None else None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from app.common.errors import ServiceUnavailable
 from app.compaction.summaries.secret_masking import DEFAULT_SECRET_PATTERNS
 from app.models.model_info import ModelInfo
-from app.models.usage import EXTRACTIVE, Completion, ModelCall, Purpose, UsageEntry, usage_entry
+from app.models.usage import EXTRACTIVE, AddedUsage, Completion, ModelCall, Purpose, added_usage
 from app.repositories import Database, Repositories
 
 _log = logging.getLogger("app.usage")
@@ -41,7 +41,7 @@ class SummariserRun:
 
     `deadline` is on the summariser's clock. `calls` includes failed ones. `model` is the one that
     answered last, `extractive` without one. `cost_usd` is None where a price is
-    unknown. `failed_models` are not called again. `infos` are the registry entries of the models,
+    unknown. `failed_models` are not called again. `infos` are the limits and prices of the models,
     the tenant's own ones included. `unrecorded` are the answered calls by model that no usage
     totals have yet. `input_tokens` exclude cached ones. The object is mutable, and belongs to one
     compaction.
@@ -58,7 +58,7 @@ class SummariserRun:
     prompt_hash: str = EXTRACTIVE
     failed_models: set[str] = field(default_factory=set)
     infos: dict[str, ModelInfo | None] = field(default_factory=dict)
-    unrecorded: dict[str, UsageEntry] = field(default_factory=dict)
+    unrecorded: dict[str, AddedUsage] = field(default_factory=dict)
     cache_creation_tokens: int = 0
     cache_read_tokens: int = 0
 
@@ -73,9 +73,9 @@ class SummariserRun:
         price = completion.cost(call.info)
         is_known = self.cost_usd is not None and price is not None
         self.cost_usd = (self.cost_usd or 0.0) + (price or 0.0) if is_known else None
-        entry = usage_entry(call.model, Purpose.SUMMARIES, call.info, usage)
+        row = added_usage(call.model, Purpose.SUMMARIES, call.info, usage)
         before = self.unrecorded.get(call.model)
-        self.unrecorded[call.model] = entry.plus(before) if before is not None else entry
+        self.unrecorded[call.model] = row.plus(before) if before is not None else row
 
     def set_extractive(self) -> None:
         """Record that the `extractive` summariser answered last."""
@@ -88,12 +88,12 @@ class SummariserRun:
 
         After the commit, clear `unrecorded`.
         """
-        entries = list(self.unrecorded.values())
-        if not entries:
+        rows = list(self.unrecorded.values())
+        if not rows:
             return
         if conversation_id is not None:
-            await session.usage.add_to_conversation(conversation_id, entries)
-        await session.usage.add_to_tenant(self.tenant_id, agent_id, entries)
+            await session.usage.add_to_conversation(conversation_id, rows)
+        await session.usage.add_to_tenant(self.tenant_id, agent_id, rows)
 
     async def record(
         self, database: Database, conversation_id: str | None = None, agent_id: str | None = None

@@ -49,7 +49,7 @@ from app.compaction.summaries.transcript import (
 from app.compaction.summaries.writing import SummaryScope
 from app.conversations.messages.row import LogRow
 from app.conversations.view import Span
-from app.models.model_info import INEXACT_MARGIN, Models, merged_entry
+from app.models.model_info import INEXACT_MARGIN, Models, merged_info
 from app.models.tokens import Tokenizer
 from app.models.usage import Gateway, ModelCall
 
@@ -73,12 +73,12 @@ _RETRIED = frozenset({"rate_limited", "provider_error"})
 _MODEL_UNAVAILABLE = _RETRIED | {"timeout", "authentication", "circuit_open"}
 _NOT_CALLED = frozenset({"circuit_open", "spend_guard"})
 
-FindEntry = Callable[[str, str], Awaitable[str | None]]
-"""Returns a tenant's own registry entry for a model as JSON text, None without one."""
+FindOwnInfo = Callable[[str, str], Awaitable[str | None]]
+"""Returns a tenant's own limits and prices of a model as JSON text, None without any."""
 
 
-async def no_entry(_tenant_id: str, _model: str) -> str | None:
-    """Return no registry entry: tenants have none of their own."""
+async def no_own_info(_tenant_id: str, _model: str) -> str | None:
+    """Return None: tenants have no limits and prices of their own."""
     return None
 
 
@@ -92,7 +92,7 @@ class ModelAccess:
     settings: SummariserSettings
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], float] = time.monotonic
-    find_entry: FindEntry = no_entry
+    find_own_info: FindOwnInfo = no_own_info
     secrets: SecretPatterns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,8 +164,8 @@ class ModelSummary:
         for model in self.models:
             if model not in run.infos:
                 bundled = self.access.models.find(model)
-                entry = await self.access.find_entry(run.tenant_id, model)
-                run.infos[model] = bundled if entry is None else merged_entry(model, bundled, entry)
+                own = await self.access.find_own_info(run.tenant_id, model)
+                run.infos[model] = bundled if own is None else merged_info(model, bundled, own)
         await asyncio.to_thread(self._prepare_texts)
         run.prompt_hash = prompt_hash(task.request)
         first_pause = self.access.settings.backoff_seconds

@@ -33,7 +33,7 @@ SLACK_SECONDS = 60.0
 """What a bound may be missed by on a machine that has other work."""
 
 PID = Statement("SELECT pg_backend_pid() AS pid")
-WRITE = Statement("INSERT INTO models (tenant_id, model, entry) VALUES (:tenant, 'm', '{}')")
+WRITE = Statement("INSERT INTO models (tenant_id, model, info) VALUES (:tenant, 'm', '{}')")
 
 
 @pytest_asyncio.fixture

@@ -20,7 +20,7 @@ pytestmark = [
 
 ECHO = Statement("SELECT CAST(:text AS text) AS said, pg_backend_pid() AS pid")
 COUNT = Statement("SELECT count(*) AS n, CAST(:number AS bigint) AS number FROM models")
-WRITE = Statement("INSERT INTO models (tenant_id, model, entry) VALUES (:tenant, :model, '{}')")
+WRITE = Statement("INSERT INTO models (tenant_id, model, info) VALUES (:tenant, :model, '{}')")
 READ = Statement("SELECT * FROM models WHERE tenant_id = CAST(:tenant AS text)")
 SETTING = Statement("SELECT current_setting(CAST(:name AS text)) AS found")
 

@@ -34,7 +34,7 @@ async def test_names_with_slashes(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_tenants_entry_sets_the_context_window(client: httpx.AsyncClient) -> None:
-    """A tenant's entry overrides the bundled one, applies to builds, and can be deleted."""
+    """A tenant's own values override the bundled ones, apply to builds, and can be deleted."""
     path = await new_conversation(client, model="gpt-4o")
     await append(client, path, user("hi"))
     answer = await client.put("/v1/models/gpt-4o", json={"context_window": 9000})
@@ -67,7 +67,7 @@ async def test_a_tenants_entry_sets_the_context_window(client: httpx.AsyncClient
     ids=str,
 )
 async def test_wrong_entries(client: httpx.AsyncClient, body: dict[str, Any], pointer: str) -> None:
-    """Each wrong field of an entry is a 422 that points at it. [errors.problem-json]"""
+    """Each wrong field is a 422 that points at it. [errors.problem-json]"""
     answer = await client.put("/v1/models/mine", json=body)
     assert_problem(answer, 422, "VALIDATION_ERROR", pointer)
     assert_problem(await client.get("/v1/models/mine"), 404, "NOT_FOUND")

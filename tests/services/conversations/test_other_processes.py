@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from app.common.errors import UnpairedToolResult
-from app.context.model_entries import ADD_MODEL
+from app.context.own_models import ADD_MODEL
 from app.conversations.schemas import AgentPatch, ConversationPatch
 from app.formats.message import FormatName
 from app.prompt.resolved_settings import RequestSettings
@@ -110,7 +110,7 @@ async def _model(other: Harness, cid: str) -> None:
     entry = {"context_window": 40_000, "max_output_tokens": 1_000}
     async with other.database.session() as session:
         text = orjson.dumps(entry).decode()
-        await session.session.run(ADD_MODEL, tenant_id=TENANT, model=MODEL, entry=text)
+        await session.session.run(ADD_MODEL, tenant_id=TENANT, model=MODEL, info=text)
 
 
 async def _calibration(other: Harness, cid: str) -> None:

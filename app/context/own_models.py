@@ -1,4 +1,4 @@
-"""`/v1/models`: the models of the registry, and a tenant's own entries, which override it."""
+"""`/v1/models`: limits and prices of the registry, and a tenant's own, which override them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.http import cursors
 from app.http.cursors import Deleted, Page
 from app.http.fields import RequestSchema, Tokens, examples
 from app.http.routing import Cursor, Limit, ModelPath, WireRoute, model_from, services, tenant_of
-from app.models.model_info import ModelInfo, Models, merged_entry
+from app.models.model_info import ModelInfo, Models, merged_info
 from app.repositories import Database
 
 router = APIRouter(route_class=WireRoute, tags=["models"])
@@ -28,18 +28,18 @@ _TENANT = equal("tenant_id")
 _IS_MODEL = equal("tenant_id", "model")
 
 ADD_MODEL = Statement(f"""
-    {insert("models", "tenant_id", "model", "entry", updated_at="statement_timestamp()")}
+    {insert("models", "tenant_id", "model", "info", updated_at="statement_timestamp()")}
     ON CONFLICT (tenant_id, model) DO UPDATE
-    SET entry = excluded.entry, updated_at = excluded.updated_at
+    SET info = excluded.info, updated_at = excluded.updated_at
 """)
-LIST_MODELS = Statement(f"SELECT model, entry FROM models WHERE {_TENANT} ORDER BY model")
-FIND_MODEL = Statement(f"SELECT entry FROM models WHERE {_IS_MODEL}")
+LIST_MODELS = Statement(f"SELECT model, info FROM models WHERE {_TENANT} ORDER BY model")
+FIND_MODEL = Statement(f"SELECT info FROM models WHERE {_IS_MODEL}")
 REMOVE_MODEL = Statement(f"DELETE FROM models WHERE {_IS_MODEL}")
 
 _Price = Annotated[float, Field(ge=0, le=1_000)]
 
 
-class ModelEntry(RequestSchema):
+class OwnModelInfo(RequestSchema):
     """A model's limits in tokens and prices in USD per token; omitted fields stay as they were."""
 
     model_config = examples({"context_window": 65536, "max_output_tokens": 8192})
@@ -77,7 +77,7 @@ class ModelPage(Page[ModelInfo]):
 
 
 class RegistryService:
-    """Lists, reads and overrides entries of models."""
+    """Lists, reads and overrides limits and prices of models."""
 
     def __init__(self, database: Database, models: Models) -> None:
         self._database = database
@@ -91,40 +91,40 @@ class RegistryService:
         names = sorted(
             name for name in bundled.keys() | own.keys() if after is None or name > after
         )
-        page = (merged_entry(name, bundled.get(name), own.get(name)) for name in names[:limit])
+        page = (merged_info(name, bundled.get(name), own.get(name)) for name in names[:limit])
         return pages.Page(page, has_more=len(names) > limit)
 
     async def get(self, tenant_id: str, model: str) -> ModelInfo:
-        """Return a model's entry; raises NotFound."""
+        """Return a model's limits and prices; raises NotFound."""
         bundled = await asyncio.to_thread(self._models.find, model)
         async with self._database.session() as session:
             own = await session.session.value(FIND_MODEL, tenant_id=tenant_id, model=model)
         if bundled is None and own is None:
             raise NotFound(f"The model {model!r} is unknown", {"model": model})
-        return merged_entry(model, bundled, own)
+        return merged_info(model, bundled, own)
 
-    async def find_entry(self, tenant_id: str, model: str) -> str | None:
-        """Return the tenant's own entry as JSON text; None without one or without a database."""
+    async def find_own_info(self, tenant_id: str, model: str) -> str | None:
+        """Return the tenant's own values as JSON text; None without any or without a database."""
         with suppress(ServiceUnavailable):
             async with self._database.session() as session:
-                entry: str | None = await session.session.value(
+                info: str | None = await session.session.value(
                     FIND_MODEL, tenant_id=tenant_id, model=model
                 )
-                return entry
+                return info
         return None
 
-    async def put(self, tenant_id: str, model: str, entry: Mapping[str, Any]) -> ModelInfo:
-        """Add or replace the tenant's own entry, and return the merged one."""
+    async def put(self, tenant_id: str, model: str, info: Mapping[str, Any]) -> ModelInfo:
+        """Set the tenant's own values, and return the merged ones."""
         async with self._database.session() as session:
-            own = {"tenant_id": tenant_id, "model": model, "entry": json_text.dumps(entry)}
+            own = {"tenant_id": tenant_id, "model": model, "info": json_text.dumps(info)}
             await session.session.run(ADD_MODEL, **own)
         return await self.get(tenant_id, model)
 
     async def remove(self, tenant_id: str, model: str) -> None:
-        """Delete the tenant's own entry; raises NotFound when there is none."""
+        """Delete the tenant's own values; raises NotFound where there are none."""
         async with self._database.session() as session:
             if not await session.session.run(REMOVE_MODEL, tenant_id=tenant_id, model=model):
-                raise NotFound(f"You have no entry for {model!r}", {"model": model})
+                raise NotFound(f"You have set nothing for {model!r}", {"model": model})
 
 
 @router.get("/v1/models", summary="List models")
@@ -137,19 +137,19 @@ async def list_models(request: Request, limit: Limit = 50, cursor: Cursor = None
 
 @router.get("/v1/models/{model:path}", summary="Read a model")
 async def get_model(request: Request, model: ModelPath) -> ModelInfo:
-    """Return a model's limits and prices; your own entry overrides the bundled one."""
+    """Return a model's limits and prices; your own override the bundled ones."""
     return await services(request).registry.get(tenant_of(request), model_from(model))
 
 
-@router.put("/v1/models/{model:path}", summary="Set a model's entry")
-async def set_model(request: Request, model: ModelPath, body: ModelEntry) -> ModelInfo:
-    """Add or replace your own entry for a model; omitted fields come from the bundled entry."""
-    entry = body.model_dump(exclude_none=True)
-    return await services(request).registry.put(tenant_of(request), model_from(model), entry)
+@router.put("/v1/models/{model:path}", summary="Set a model's limits and prices")
+async def set_model(request: Request, model: ModelPath, body: OwnModelInfo) -> ModelInfo:
+    """Set your own limits and prices of a model; fields that are omitted keep the bundled ones."""
+    info = body.model_dump(exclude_none=True)
+    return await services(request).registry.put(tenant_of(request), model_from(model), info)
 
 
-@router.delete("/v1/models/{model:path}", summary="Delete a model's entry")
+@router.delete("/v1/models/{model:path}", summary="Delete your limits and prices of a model")
 async def delete_model(request: Request, model: ModelPath) -> Deleted:
-    """Delete your own entry for a model; the bundled one applies again."""
+    """Delete your own limits and prices of a model; the bundled ones apply again."""
     await services(request).registry.remove(tenant_of(request), model_from(model))
     return Deleted(deleted={"models": 1})
