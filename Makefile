@@ -37,7 +37,7 @@ endif
 .venv/.service: pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it" >&2; exit 1; }
 	@$(IS_USABLE) >/dev/null 2>&1 || $(VENV)
-	@echo "Installing what the service needs."
+	@echo "Installing what the service needs; this takes about a minute, with uv a few seconds."
 	$(INSTALL) --no-deps --require-hashes -r requirements.lock
 	$(INSTALL) --no-deps -e .
 	@touch $@

@@ -1,8 +1,9 @@
 """Tries what the service runs on: `python -m release.platforms [--test]`; needs uv.
 
 1. Each locked package has a wheel for each version of Python on each platform.
-2. With `--test`, each of these versions that is on this machine runs the tests of the command line
-   and of a database with its service, in an environment of its own.
+2. With `--test`, each of these versions that is on this machine runs the tests of the domain, of
+   payloads, prompts and compactions over HTTP, of the command line and of backups, in an
+   environment of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ import click
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
-TESTS = ("tests/test_cli.py", "tests/test_backups.py", "tests/domain")
+API = ("compaction", "http", "payload", "prompt")
+TESTS = (
+    "tests/domain",
+    "tests/test_cli.py",
+    "tests/test_backups.py",
+    *(f"tests/api/{it}" for it in API),
+)
 
 
 def works(*command: str | Path, **environ: str) -> bool:

@@ -109,13 +109,18 @@ def read_settings(*, existing: bool = False, warns: bool = True) -> Settings:
 
 @contextmanager
 def exiting_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that `finally` blocks and context managers run."""
+    """Turn SIGTERM into SystemExit, so that `finally` blocks and context managers run.
+
+    A closed terminal sends SIGHUP, which does what SIGTERM does, unless `nohup` ignores it.
+    """
 
     def exit_cleanly(_signal: int, _frame: object) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise SystemExit(0)
 
     previous = signal.signal(signal.SIGTERM, exit_cleanly)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         yield
     finally:

@@ -30,7 +30,7 @@ import click
 import httpx
 
 from app.cli import demo_session
-from app.cli.database import waiting
+from app.cli.database import exiting_on_sigterm, waiting
 from app.common import json_text
 from app.common.environment import PREFIX
 
@@ -254,6 +254,7 @@ def _service(url: str | None) -> Iterator[tuple[str, bool]]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     command = (sys.executable, "-m", "app.cli", "serve", "--port", str(port))
     with (
+        exiting_on_sigterm(),
         TemporaryDirectory(prefix="context-demo-") as folder,
         subprocess.Popen((*command, "--data-dir", folder), env=environ, stderr=-3) as process,
     ):

@@ -31,6 +31,7 @@ from app.operation.heap import return_freed_memory
 if TYPE_CHECKING:
     from app.settings import Settings
 
+METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 SHUTDOWN_SECONDS = 3
 """How long running requests may take to finish after SIGTERM; the database then has 6 s."""
 
@@ -198,13 +199,6 @@ def _serve_http(settings: Settings, listener: socket.socket) -> None:
         if config.workers == 1:
             uvicorn.Server(config).run(sockets=[listener])
         else:
-            with _shared_metrics():
+            # The processes share their metrics in this directory.
+            with TemporaryDirectory(prefix="context-metrics-") as os.environ[METRICS_DIR]:
                 Multiprocess(config, sockets=[listener]).run()
-
-
-@contextmanager
-def _shared_metrics() -> Iterator[None]:
-    """Share the metrics of the processes started in the block, in a temporary directory."""
-    with TemporaryDirectory(prefix="context-metrics-") as directory:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
-        yield

@@ -126,7 +126,9 @@ function Text({ item }: { item: Fields }): JSX.Element {
 const middleOut = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most / 2)} … ${text.slice(-most / 2)}` : text);
 
 function Words({ before, after }: { before: string; after: string }): JSX.Element {
-  const parts = diffWordsWithSpace(before, after);
+  const [was, is] = [before, after].map((text) => text.split(/(?= - | ## )/)) as [string[], string[]];
+  // Lists, as in summaries, are compared by their items.
+  const parts = was.length > LONG_RUN ? diffArrays(was, is).map((part) => ({ ...part, value: part.value.join("") })) : diffWordsWithSpace(before, after);
   const common = parts.reduce((sum, { added, removed, value }) => sum + (added || removed ? 0 : value.trim().length), 0);
   if (common * 3 < Math.min(before.length, after.length)) return <p><del>{middleOut(before, 300)}</del> <ins>{middleOut(after, 300)}</ins></p>; // another text
   return <p>{parts.map((part, index) => part.added ? <ins key={index}>{middleOut(part.value, 800)}</ins> : part.removed ? <del key={index}>{middleOut(part.value, 400)}</del> : middleOut(part.value, 160))}</p>;
