@@ -59,9 +59,8 @@ async def choose_view(deps: BuildDependencies, state: BuildState) -> BuildState 
     slides = resolved.policy.strategy is StrategyName.SLIDING_WINDOW
     start = epoch_start_from(last_epoch.start_json) if last_epoch is not None else None
     current = start if is_current(state, start, stored.view_version) else None
-    for seq in state.input.pins:
-        if current is not None and (not current.view.shows(seq) or current.view.clears_result(seq)):
-            current = None
+    if current is not None and state.input.lacks_pin(current.view):
+        current = None
     degraded: tuple[str, ...] = ()
     if current is not None:
         view, degraded = current.view, current.degraded

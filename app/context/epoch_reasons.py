@@ -10,6 +10,7 @@ from typing import Final
 
 from app.compaction.rewind import REWOUND
 from app.context.choose_view import is_current, needed_agent_tools
+from app.context.repository import BuildInput
 from app.context.state import DEGRADED_ONE_BUILD, REASONING_DROPPED, BuildDependencies, BuildState
 from app.conversations.conversation import BreakReason
 from app.conversations.epoch import (
@@ -290,7 +291,7 @@ def break_reason(
         return "policy_changed"
     if last_epoch.view_version != stored.view_version:
         return stored.view_cause or "compaction"
-    if reason := _view_change(last_start.view, new_start.view, state.input.pins):
+    if reason := _view_change(last_start.view, new_start.view, state.input):
         return reason
     if last_start.tools != new_start.tools:
         return "tools_changed"
@@ -301,7 +302,7 @@ def break_reason(
     return "sections_changed" if last_epoch.tools_hash == last_tools else "tools_changed"
 
 
-def _view_change(old: View, new: View, pins: tuple[int, ...]) -> BreakReason | None:
+def _view_change(old: View, new: View, input: BuildInput) -> BreakReason | None:
     """Return what differs; a pin may show a hidden message, and its end hides it again."""
     if old is new:
         return None
@@ -309,7 +310,7 @@ def _view_change(old: View, new: View, pins: tuple[int, ...]) -> BreakReason | N
     cleared_apart = (old.uncleared_results, old.repeated_results)
     has_same_uncleared = cleared_apart == (new.uncleared_results, new.repeated_results)
     if not (has_same_spans and has_same_uncleared):
-        if any(not old.shows(seq) or old.clears_result(seq) for seq in pins):
+        if input.lacks_pin(old):
             return "pinned"
         only_hides = minus(old.spans, new.spans) and not minus(new.spans, old.spans)
         if only_hides and old.spans[-1] == new.spans[-1] and old.note == new.note:

@@ -88,6 +88,10 @@ READ = Statement(
                 WHERE pin.conversation_id = :conversation_id
                 ORDER BY pin.seq
             ) AS pins,
+            ARRAY(
+                SELECT pin.seq FROM pins pin JOIN messages m USING (conversation_id, seq)
+                WHERE pin.conversation_id = :conversation_id AND m.role = 'tool'
+            ) AS pinned_results,
             CASE WHEN e.epoch IS NULL THEN ARRAY(
                 SELECT DISTINCT other.payload_stream FROM epochs other
                 WHERE other.conversation_id = :conversation_id AND other.format = :format
@@ -228,8 +232,8 @@ class BuildInput:
     context window, if that is another one. `view` is that of the active compaction, None without
     one or if the cached epoch has it. That compaction ran when the policy had the strategy
     `compaction_strategy`. `other_streams` are the payload streams of the same format,
-    if this one has no epoch yet. `pins` are the pinned seqs. `rows` are the messages that came
-    since the cached payload of the newest epoch.
+    if this one has no epoch yet. `pins` are the pinned seqs, `pinned_results` those of tool
+    results. `rows` are the messages that came since the cached payload of the newest epoch.
     """
 
     conversation: Conversation
@@ -239,7 +243,15 @@ class BuildInput:
     compaction_strategy: str | None
     other_streams: tuple[str, ...]
     pins: tuple[int, ...]
+    pinned_results: frozenset[int]
     rows: list[LogRow]
+
+    def lacks_pin(self, view: View) -> bool:
+        """Whether a view hides a pinned message, or clears a pinned result."""
+        return any(
+            not view.shows(seq) or (seq in self.pinned_results and view.clears_result(seq))
+            for seq in self.pins
+        )
 
 
 class ContextRepository(ReceiptQueries):
@@ -289,6 +301,7 @@ class ContextRepository(ReceiptQueries):
             compaction_strategy=row["compaction_strategy"],
             other_streams=tuple(row["other_streams"]),
             pins=tuple(filter(conversation.state.window.holds, row["pins"])),
+            pinned_results=frozenset(row["pinned_results"]),
             rows=await self._rows(conversation_id, row, PROVIDERS[settings.format].stores_items),
         )
 
