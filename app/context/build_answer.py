@@ -45,7 +45,7 @@ TOOL_LEFT_OUT = "hosted_tool_left_out"
 
 @dataclass(frozen=True, slots=True)
 class RecordedBuild:
-    """A payload with its epoch and build id; of a new epoch no caller has an earlier payload."""
+    """A payload with its epoch and build id; of an epoch that `is_new`, no caller has one yet."""
 
     state: BuildState
     rendered: CachedPayload
@@ -126,7 +126,7 @@ def _caller_point(build: RecordedBuild) -> StablePoint | None:
 
 
 def _lacking(build: RecordedBuild) -> list[str]:
-    """Return what this payload lacks, beside what its view does."""
+    """Return the values of `degraded` for what is lost in rendering, not by the view."""
     state, view = build.state, build.rendered.view
     resolved, policy = state.resolved, state.resolved.policy
     takes_system = PROVIDERS[state.format].takes_system
@@ -142,7 +142,7 @@ def _lacking(build: RecordedBuild) -> list[str]:
 
 
 def _not_sent(build: RecordedBuild) -> list[str]:
-    """Return what the format or the model registry lacks, for which nothing was given up."""
+    """Return the values of `degraded` for what the format or the model registry does not have."""
     state = build.state
     info, budget = state.resolved.info, state.resolved.policy.budget
     window = state.attempt.settings.context_window or budget.context_window

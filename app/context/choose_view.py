@@ -207,7 +207,7 @@ async def _read_entries(deps: BuildDependencies, state: BuildState, view: View) 
 
 
 async def show_newest_user(deps: BuildDependencies, state: BuildState) -> BuildState:
-    """Show the newest user message, which a provider's item stands for that is not sent."""
+    """Show the newest user message where the provider's item for it is not sent."""
     view = state.view
     newest = newest_user_message(await _read_entries(deps, state, View(spans=view.window)))
     if newest is None or view.shows(newest.seq):
@@ -264,8 +264,8 @@ def _can_extend(cached: CachedPayload, state: BuildState) -> bool:
 def _renders_alike(rendered: CachedPayload, view: View) -> bool:
     """Whether a rendered payload is that of this view.
 
-    One that no other build has yet is so, too, if it has no reasoning and only the limits of
-    reasoning differ. Other formats than Chat may have reasoning that counts nothing.
+    A payload that no other build uses yet may also be that of a view which differs only in the
+    limits of reasoning, if it has no reasoning. Only the Chat format tells that for certain.
     """
     if rendered.view == view:
         return True
@@ -397,7 +397,7 @@ def _lasting_agent_tools(state: BuildState) -> tuple[str, ...]:
 
 
 def _expected_agent_tools(deps: BuildDependencies, state: BuildState) -> tuple[str, ...]:
-    """Return the agent tools that the payload probably has: with others it is rendered again.
+    """Return the agent tools that the payload probably has; if it has others, it is rendered again.
 
     Whether tools may come depends on the newest message, which the payload cache may have.
     """
@@ -419,11 +419,11 @@ def _may_add_tools(state: BuildState) -> bool:
 
 
 def needed_agent_tools(state: BuildState, kept: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the agent tools that items and notes mention, the lasting and the kept ones.
+    """Return the agent tools of the payload.
 
-    In a tool loop that has none of its own they are those of the last epoch. Where there would be
-    no tool at all, it is a stub if Anthropic demands a tool definition because the history has
-    calls.
+    These are the ones that items and notes mention, those that last, and `kept`; in a tool loop,
+    where none may be added, those of the last epoch. If there is no tool at all, Anthropic demands
+    a definition for the calls in the history: it gets a stub.
     """
     assert state.items is not None
     if _may_add_tools(state):

@@ -303,7 +303,7 @@ def break_reason(
 
 
 def _view_change(old: View, new: View, input: BuildInput) -> BreakReason | None:
-    """Return what differs; a pin may show a hidden message, and its end hides it again."""
+    """Return why the views differ: a pin may show a hidden message, its removal hide it again."""
     if old is new:
         return None
     has_same_spans = old.spans == new.spans

@@ -56,7 +56,7 @@ from app.policy.policy import StrategyName
 EXTRACTIVE_SUMMARY = "extractive_summary"
 """In `degraded`: the summary was made for this payload alone, without a model."""
 _RENDERING_MARGIN = 16
-"""Tokens to save beyond those that a rendered payload is over."""
+"""How many tokens more are saved than a rendered payload has above the limit."""
 _MAX_ROUNDS = 12
 
 
@@ -71,8 +71,8 @@ class Fitted:
 async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | Overflow:
     """Return a payload that fits.
 
-    One with changed sections and tools as items begins an epoch instead, where these have no place,
-    or it does not extend the last one.
+    Where changed sections and tools should be items, but have no place, or the payload does not
+    extend the last epoch, a new epoch begins with them as its prompt.
     """
     fitted = await _fit(deps, state)
     extends = state.continued is None or isinstance(fitted, Retry)
@@ -102,8 +102,8 @@ async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | O
         elif state.fits:
             return await _clear_repeated_results(deps, state, epoch) or Fitted(state, epoch)
         else:
-            # Plans use the counts of entries: each counts what its items cost, and what the payload
-            # costs beyond them is saved as well.
+            # Plans use the tokens of entries: set them to the cost of their rendered items. What
+            # the payload costs beyond these is the overshoot.
             estimated = _with_rendered_costs(state)
             overshoot = state.tokens.total - estimated.tokens.total + _RENDERING_MARGIN
             reduced = await _reduce(deps, estimated, overshoot, _has_reasoning(state))
@@ -186,7 +186,7 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
         return False
     state = await _find_excluded_seqs(deps, state)
     plan = plan_clearing(_shown(state), output_tokens - budget, min_cleared)
-    return plan is not None and await _clear(deps, state, plan)
+    return plan is not None and await _clear_by(deps, state, plan)
 
 
 async def _clear_repeated_results(
@@ -194,8 +194,9 @@ async def _clear_repeated_results(
 ) -> Retry | None:
     """Clear repeated results where the prefix breaks anyway; None where nothing changed.
 
-    It does not for a clearing that another payload stream made: two streams would break each
-    other's prefix for ever. A view that was reduced for this payload alone is not stored.
+    Where the prefix breaks because another payload stream cleared results, nothing is cleared: two
+    streams would break each other's prefix for ever. Nor is anything cleared where the view was
+    reduced for this payload alone, because that view is not stored.
     """
     limits, policy = state.resolved.compaction_limits(), state.resolved.policy
     output, item = policy.tool_output, state.view.provider_item
@@ -212,13 +213,13 @@ async def _clear_repeated_results(
         spans = spans_through(state.view.spans, state.stored.head_seq)
         repeated = await find_repeated(session, state.conversation_id, shown, spans)
     plan = CompactionPlan((ChainStage.CLEAR_TOOL_RESULTS,), 0, repeated_results=repeated)
-    if not repeated or not await _clear(deps, state, plan):
+    if not repeated or not await _clear_by(deps, state, plan):
         return None
     return Retry(replace(state.attempt, break_reason=epoch.break_reason))
 
 
-async def _clear(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> bool:
-    """Carry out a clearing; return whether that, or something else, changed the conversation."""
+async def _clear_by(deps: BuildDependencies, state: BuildState, plan: CompactionPlan) -> bool:
+    """Clear results by a plan; return whether that, or something else, changed the conversation."""
     policy, stored = state.resolved.policy, state.stored
     view = replace(state.view, media_cut=None)
     if policy.strategy is StrategyName.SLIDING_WINDOW:  # the spans are of one payload
@@ -392,7 +393,7 @@ async def _summarise(
 
 
 def input_of(state: BuildState) -> CompactionInput:
-    """Return what a compaction of this view is planned on."""
+    """Return the input for planning a compaction of this view."""
     return CompactionInput(
         state.attempt.tenant_id,
         state.input.conversation,

@@ -196,8 +196,9 @@ class Attempt:
     """One pass through the stages: the request, and what earlier passes of the build did.
 
     A dry run neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
-    sent again. An epoch began for the `break_reason` before results were cleared for it. With
-    `starts_epoch` changed sections and tools are the prompt of a new epoch, not items of the last.
+    sent again. `break_reason` is why the last pass had to begin an epoch, before it cleared
+    results. With `starts_epoch` changed sections and tools are the prompt of a new epoch, not items
+    of the last.
     """
 
     tenant_id: str
@@ -223,7 +224,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What a stage returns where the conversation changed: the attempt to begin with the read."""
+    """The result of a stage where the conversation changed: the attempt to start again with."""
 
     attempt: Attempt
 
@@ -292,7 +293,7 @@ class BuildState:
         return self if added == self.degraded else replace(self, degraded=added)
 
     def retry(self) -> Retry:
-        """Return what a stage returns where the view, the pins or the epochs changed."""
+        """Return the `Retry` for a view, pins or epochs that changed."""
         one_build = tuple(value for value in self.degraded if value in DEGRADED_ONE_BUILD)
         return Retry(replace(self.attempt, degraded=one_build))
 
@@ -302,7 +303,7 @@ class BuildState:
         return replace(self, rendered=rendered, entries=rendered.entries, items=items)
 
     def with_view(self, view: View) -> BuildState:
-        """Show another view, which shows no message that this one hides; it is to be rendered."""
+        """Return the state with a view that shows no other messages, not rendered yet."""
         view, entries = with_shown_item(with_shortened(view, ())), self.entries
         if view.spans != self.view.spans:
             entries = [item for item in entries if view.shows(item.seq)]

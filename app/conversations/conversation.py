@@ -255,7 +255,7 @@ class Conversation:
 
     @property
     def cleared_at(self) -> datetime | None:
-        """The last clear that its active window knows."""
+        """The last clear that its stored active window takes into account."""
         return self.state.cleared_at
 
     @property

@@ -262,9 +262,9 @@ class View:
     def with_repeated(
         self, results: Iterable[RepeatedResult], uncleared: Collection[int] = ()
     ) -> View:
-        """Return the view with exactly these repeated results cleared, as far as that applies.
+        """Return the view with these repeated results cleared, and no others.
 
-        That is where it shows the later result as well, and without those in `uncleared`.
+        Left as they are: those in `uncleared`, and those whose later result the view does not show.
         """
         through = self.results_cleared_through
         return replace(

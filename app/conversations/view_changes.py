@@ -132,7 +132,8 @@ def view_after(
 def with_shown_item(view: View, *, stands_for_messages: bool = False) -> View:
     """Return the view without a provider's item whose message it does not show.
 
-    With `stands_for_messages` the item also goes where all that it stands for left the window.
+    With `stands_for_messages` the item also goes where no message that it stands for is in the
+    active window.
     """
     item = view.provider_item
     if item is None:
@@ -195,12 +196,12 @@ def view_for_model(view: View, model: str, format: FormatName) -> View:
 
 
 def without_item(view: View) -> View:
-    """Return the view without its provider's item, where the message of that gives way."""
+    """Return the view without its provider's item, for a payload that has no room for it."""
     return with_omission_note(replace(view, provider_item=None))
 
 
 def with_item_sent(view: View) -> View:
-    """Return the view of a conversation, whatever payload it was adapted to."""
+    """Return the view as the conversation has it: with its item, even if a payload left it out."""
     item = view.provider_item
     return view if item is None else replace(view, provider_item=replace(item, is_sent=True))
 
@@ -225,7 +226,7 @@ def _inside(summaries: Iterable[Summary], hidden: Span | None) -> tuple[Summary,
 def with_omission_note(view: View, unsummarised: int = 0) -> View:
     """Return the view with a note that counts the hidden messages without a summary, if any.
 
-    `unsummarised` more of them are inside the range of a summary that was made while they were
+    It also counts `unsummarised` messages in the range of a summary that was made while they were
     shown.
     """
     hidden = view.hidden

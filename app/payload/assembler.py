@@ -113,9 +113,9 @@ class Assembler(ShownMessages, ABC):
         self._summary_texts = self.view.summary_texts()
         self._calls: dict[str, Raw] = {}  # fields of rendered calls, by sent id
         self._sent_ids: dict[str, str] = {}  # by the id to send: that in the rendered call
-        self._apart: list[Wire] = []  # what follows the results of the open group
+        self._apart: list[Wire] = []  # media of results, sent after the open call group
         self._item_ids: set[str] = set()
-        self._has_opening = False
+        self._has_leading = False
         self._has_item = self.view.sent_item is None
         self._rows_before_item: list[LogRow] = []
         self._held: LogRow | None = None
@@ -231,7 +231,7 @@ class Assembler(ShownMessages, ABC):
         return is_all
 
     def _sends_nothing(self, row: LogRow) -> bool:
-        """Whether a row has nothing for this payload: a compaction, another format's settings."""
+        """Whether a row adds nothing here, like a compaction item or another format's settings."""
         if row.format is not self.format and any(kind in row.text for kind in _CONFIGURATIONS):
             return is_configuration(row.message())
         if not may_have_compaction(row):
@@ -247,7 +247,7 @@ class Assembler(ShownMessages, ABC):
     # --- call groups ------------------------------------------------------------------------------
 
     def expect(self, rows: Sequence[LogRow]) -> None:
-        """Take note of results that come late in these rows, which are added afterwards."""
+        """Find the results that come late in these rows; call it before the rows are added."""
         called: dict[str, tuple[int, int]] = {}  # the seqs of the call and of its group
         group_seq = 0
         for row in rows:
@@ -432,9 +432,9 @@ class Assembler(ShownMessages, ABC):
         self._hash.update(item)
 
     def _put_opening(self) -> None:
-        if self._has_opening:
+        if self._has_leading:
             return
-        self._has_opening = True
+        self._has_leading = True
         had_first_message = self._has_first_message
         self.leading_tokens = self._tokens_of(
             lambda: self._put_notes(self.leading.texts, as_system=self.leading.as_system)
@@ -494,7 +494,7 @@ class Assembler(ShownMessages, ABC):
         self._put_tool_result(shown.tool_call_id or "", pieces, self._counted(shown, pieces))
 
     def _rendered(self, shown: Message) -> tuple[Message, list[Wire]]:
-        """Render a message; what its call decides about a result is in the one returned."""
+        """Return a message and its items; a result gets the fields that follow from its call."""
         call = self._calls.get(shown.tool_call_id or "")
         shown = self.provider.linked(shown, call)
         return shown, self.provider.render(shown, call)
@@ -516,13 +516,13 @@ class Assembler(ShownMessages, ABC):
             self._sent_ids[self._open_calls.get(call_id, "")] = call.id
 
     def _put_tool_result(self, call_id: str, pieces: Sequence[Wire], tokens: int) -> None:
-        """Add a result; what is sent apart from it, and counted with it, waits."""
+        """Add a result; its media that are sent in a message of their own come after the group."""
         self._put(Role.TOOL, pieces[:1], tokens)
         self._apart += pieces[1:]
 
     def _finish_group(self) -> None:
         apart, self._apart = self._apart, []
-        if apart:  # which the results' counts include
+        if apart:  # the counts of the results include it
             overhead = 0 if self.provider.sends_apart_message else MESSAGE_OVERHEAD
             self._put(Role.USER, apart, overhead)
 

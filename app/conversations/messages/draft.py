@@ -1,7 +1,7 @@
 """Messages on their way into the log: checked, offloaded and counted.
 
 1. `body` is the message as the caller sent it. `chat_item` is its openai_chat payload item, None
-   when the body itself is that item. A chat build reads the chat_item where there is one, other
+   when the body itself is that item. A chat build reads the chat item where there is one, other
    builds read the body. A chat build also reads the body of a message with reasoning, with media
    in a tool result, or with a label. Of long media there is no second copy: it reads the body.
 2. The conversation's counter counts a message once, when it is appended, as an openai_chat payload

@@ -116,7 +116,7 @@ BY_IDS = _page("message_id = ANY (CAST(:ids AS text[]))", "seq")
 # one such message of the user to the next.
 GROUP = _around("NOT s.joins")
 TURN = _around("s.role = 'user' AND NOT s.joins")
-# Builds and summarisers read the body or the chat_item of a message.
+# Builds and summarisers read the body or the chat item of a message.
 SIZES = Statement(f"""
     SELECT seq, greatest(octet_length(body), coalesce(octet_length(chat_item), 0)) AS size
     FROM messages m WHERE {_IN_RANGE} ORDER BY seq

@@ -166,7 +166,7 @@ class RawBatch:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of a log that wait.
+    """The calls of a log without a result.
 
     `open` has the seqs of the client's calls by id, `provider` the calls that the provider runs.
     The last call group begins at `group_seq`. With `is_answering` it ends with the assistant's
@@ -179,7 +179,7 @@ class Calls:
     is_answering: bool = False
 
     def ended(self, head_seq: int) -> Calls:
-        """Return them with the last group ended at the head, so that nothing joins it."""
+        """Return them with the last group ended at the head: no later message joins it."""
         return replace(self, group_seq=head_seq + 1, provider=(), is_answering=False)
 
 
@@ -215,7 +215,7 @@ class BatchShape:
         return tuple(accumulate(int(draft.starts_turn) for draft in self.drafts))
 
     def after(self, before: Calls, head_seq: int) -> Calls:
-        """Return the waiting calls of a log that had these at `head_seq`."""
+        """Return the calls without a result after the batch; before it, at `head_seq`, these."""
         left = {id: seq for id, seq in before.open.items() if id not in self.closed_calls}
         opened_calls = {id: head_seq + 1 + index for id, index in self.opened_calls.items()}
         start = before.group_seq if self.group_index is None else head_seq + 1 + self.group_index
@@ -226,9 +226,10 @@ class BatchShape:
 def batch_shape(
     drafts: Sequence[Draft], before: Calls | None = None, head_seq: int = 0
 ) -> BatchShape | None:
-    """Check the pairing of a batch, after these calls of the log or after usual ones.
+    """Check the pairing of a batch after these calls of the log, or without reading the log.
 
-    Returns None where the calls must be known. Raises UnpairedToolResult.
+    Without it the log is taken to be in its usual state; None where that cannot be assumed. Raises
+    UnpairedToolResult.
     """
     usual = before is None
     calls = before or NO_CALLS

@@ -105,7 +105,7 @@ class StoredBatch:
     """An append that is stored, with its answer; only that, if it was stored before.
 
     `conversation` ends with the `new` ones of its messages, whose `drafts` a build may use instead
-    of reading them. There are none where the append changed more than the log.
+    of reading them. `drafts` is empty where the append changed more than the log.
     """
 
     answer: AppendResult | dict[str, Any]
@@ -190,7 +190,7 @@ class LogService:
         return await self._append_locked(tenant_id, known, batch)
 
     async def _tell(self, stored: StoredBatch) -> None:
-        """Tell of a stored batch. What fails now is made good by a later read or poll."""
+        """Tell of a stored batch; where that fails, a later read or poll finds it."""
         new, conversation = stored.new, stored.conversation
         if new:
             self._observer.appended(len(new), sum(message.token_count for message in new))
