@@ -77,7 +77,7 @@ def check_smaller(before: ShownHistory, after: ShownHistory) -> None:
 def test_a_reduction_fits_where_anything_can(
     drawn: tuple[list[Entry], View], budget: HistoryBudget
 ) -> None:
-    """What must stay is untouched, steps run in order, and only as far as needed."""
+    """What must stay is untouched, stages run in order, and only as far as needed."""
     log, view = drawn
     start = shown_by(log, view, budget)
     if not start.entries:

@@ -1,4 +1,4 @@
-"""What a history has decides on the steps of a chain and their depth. [strategy.chain-signals]"""
+"""What a history has decides on the stages of a chain and their depth. [strategy.chain-signals]"""
 
 from __future__ import annotations
 
