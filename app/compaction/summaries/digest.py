@@ -231,10 +231,8 @@ class Digest:
         number, text = asked
         found = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         is_plain = bool(found) and all(map(sentences.is_prose, found)) and ASKED not in text
-        is_short = len(text) <= MAX_NOTED_CHARS
-        if is_plain and (
-            (noted and is_short and not is_answered) or all(map(sentences.label_of, found))
-        ):
+        is_noted = noted and len(text) <= MAX_NOTED_CHARS and not is_answered
+        if is_plain and (is_noted or all(map(sentences.label_of, found))):
             whole = " ".join(text.split())
             for each in [whole] if len(whole) <= MAX_WHOLE_CHARS else found:
                 self._state(each, number)

@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import dropwhile, islice, takewhile
 from typing import Any
 
@@ -103,8 +104,7 @@ def _paths_of(call: ToolCall, arguments: Mapping[str, Any]) -> Iterator[tuple[st
     """Yield the files that a call reads or edits, and whether it edits them."""
     strings = (each for each in (*arguments.values(), call.arguments) if isinstance(each, str))
     if patch := next((each for each in strings if "*** " in each[:400]), None):
-        found = _PATCHED.findall(patch[:MAX_ARGUMENT_CHARS])[:MAX_PATHS]
-        yield from ((path.strip(), True) for path in found)
+        yield from ((path[1].strip(), True) for path in islice(_PATCHED.finditer(patch), MAX_PATHS))
         return
     subcommand = _SUBCOMMAND.match(str(arguments.get("command")))
     is_edit = subcommand[0] != "view" if subcommand else bool(_EDITS.search(call.name))
@@ -185,8 +185,13 @@ def _words_of(pipe: str) -> list[str]:
     return []
 
 
-def runners_of(command: str) -> Iterator[str]:
-    """Yield what a command runs, without flags and paths; nothing where it only looks."""
+@lru_cache(1024)
+def runners_of(command: str) -> tuple[str, ...]:
+    """Return what a command runs, without flags and paths; nothing where it only looks."""
+    return tuple(_runners(command))
+
+
+def _runners(command: str) -> Iterator[str]:
     for pipe in _SPLIT.split(_QUOTED.sub("QUOTED", command[:2000]))[:12]:
         if not (words := _words_of(pipe)):
             continue
@@ -315,8 +320,7 @@ class WorkState:
             return None
         arguments = _object(call.arguments)
         if _ASKS.search(call.name) and ("questions" in arguments or "question" in arguments):
-            found = _ANSWER.findall(text[:4000])
-            answers = (f"{answer}{ASKED}{question})" for question, answer in found)
+            answers = (f"{b}{ASKED}{a})" for a, b in _ANSWER.findall(text[:4000]))
             is_answer = not is_error and "questions" not in arguments
             return "\n".join(answers) or (text if is_answer else "")
         if self.end_task(text, _first(arguments, IDENTITIES)):
@@ -359,17 +363,16 @@ class WorkState:
             is_edit = command.startswith(("edit", "create")) and not _ERROR_LIST.search(result)
             self._put_file(opened[1], is_edit)
             return
-        runners = list(runners_of(command))
-        if not runners:
+        if not (runners := runners_of(command)):
             return
-        self._forget(Heading.COMMANDS, lambda line: next(runners_of(line), "") == runners[0])
+        self._forget(Heading.COMMANDS, lambda line: runners_of(line)[:1] == runners[:1])
         ended = set(() if outcome.startswith(RUNS) else runners[:1] if has_failed else runners)
         self._forget(Heading.FAILED, lambda line: not ended.isdisjoint(runners_of(line)))
         shown = _LONG.sub(r"\1\2…\1", _MOVES.sub("", command[:2048]))
         starts = (0, *(each.end() for each in _SPLIT.finditer(shown)))
-        cuts = [one_line(shown[start:], MAX_CALL_CHARS) for start in starts]
-        # What would be cut is what it is known by.
-        short = next((each for each in cuts if next(runners_of(each), "") == runners[0]), cuts[0])
+        cuts = (one_line(shown[start:], MAX_CALL_CHARS) for start in starts)
+        known = (each for each in cuts if runners_of(each)[:1] == runners[:1])
+        short = next(known, one_line(shown, MAX_CALL_CHARS))  # its runner is not cut off
         self._put(Heading.FAILED if has_failed else Heading.COMMANDS, short, outcome)
 
     def _add_other(
