@@ -93,7 +93,10 @@ class Executed:
 
 @dataclass(frozen=True, slots=True)
 class CompactionRun:
-    """One compaction: its input, why it runs, its request, and its model calls."""
+    """One compaction: its input, its trigger, its request, and its model calls.
+
+    The trigger is empty where a build only makes a summary for its payload.
+    """
 
     database: Database
     summariser: Summariser

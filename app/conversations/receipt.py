@@ -16,7 +16,9 @@ from app.policy.policy import StrategyName
 class Trigger(StrEnum):
     """What started a compaction, a clearing of tool results, or a rewind.
 
-    `PROVIDER` is a provider's own compaction, whose item was appended.
+    `BACKGROUND` is a worker, `PROACTIVE` a build at `compact_trigger`, `FORCED` a call of
+    `POST …/compact`, `EMERGENCY` one of `POST …/overflow`. `TOOL_OUTPUT` is a clearing by the
+    budget of results. `PROVIDER` is a provider's own compaction, whose item was appended.
     """
 
     BACKGROUND = "background"
