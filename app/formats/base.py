@@ -1,12 +1,13 @@
 """A provider of models: its wire format, and what it does otherwise than others.
 
-`PROVIDERS` finds one by the name of its format. To add a provider, add a module with a subclass of
-a provider whose format it speaks, or of one of the two kinds below, and name it in `PROVIDERS`.
+`PROVIDERS` finds one by the name of its format. What a new one touches: CONTRIBUTING.md. It is a
+subclass of a provider with a similar format, or of `BlockProvider`, `ItemProvider` or `Provider`.
 
 1. `parse` reads wire messages as neutral ones. `adapt` returns a neutral message as the format can
    carry it, `for_payload` one as a payload has it, without reasoning that is not replayed. `render`
    writes such a message: as a message, as items, or as the blocks of a message.
-2. A part has the name of the provider whose original it is.
+2. A part with fields of its own keeps them in `block`, with the name of their `format`: it is an
+   original, which is sent unchanged to that format alone.
 3. In formats of blocks neighbours of one role are one message. A message of the user with k tool
    results is k tool messages and one message with the rest.
 """
@@ -40,7 +41,7 @@ from app.formats.reasoning import accepted_families, is_compaction
 from app.formats.tools import NO_IDS, Ids, ToolDefinition, Tools, hosted_definition, sendable_id
 
 Original = Message | Text | Image | File | ToolCall
-"""What may have fields that are sent to the format it came in alone."""
+"""What may be an original (rule 2)."""
 
 
 class AgentCall(NamedTuple):
@@ -60,7 +61,7 @@ class AgentCall(NamedTuple):
 class SystemPrompt:
     """The texts of a system prompt: its static sections, and those that change.
 
-    It is rendered as one text where breakpoints were wrong, and the format has blocks.
+    It is rendered as one text where a format has blocks and the breakpoints in them were wrong.
     """
 
     sections: tuple[str, ...]
@@ -124,7 +125,7 @@ class Provider(ABC):
     needs_tools: ClassVar[bool] = False
     """Whether a payload with calls has to define a tool."""
     compacting_families: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """The families whose provider compacts; a name of no known family is taken for one."""
+    """The families whose provider compacts; so, it is assumed, does that of an unknown family."""
     keeps_user_messages: ClassVar[bool] = False
     """Whether a compaction of its endpoint is answered with the user's messages beside it."""
     takes_system: ClassVar[bool] = True
@@ -138,7 +139,7 @@ class Provider(ABC):
     sends_apart_message: ClassVar[bool] = False
     """Whether what is sent apart from a result has a message of its own."""
     makes_ids: ClassVar[bool] = False
-    """Whether the provider makes the ids of messages: one that is too long is no id of ours."""
+    """Whether the provider makes the ids of messages: one that the log cannot take is not used."""
     derives_ids: ClassVar[bool] = False
     """Whether a call without an id has one by its position."""
     names_family: ClassVar[bool] = False
@@ -150,9 +151,9 @@ class Provider(ABC):
     image_types: ClassVar[tuple[str, ...]] = ()
     """The media types of images that it takes."""
     called_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of a rendered call that its result has to know."""
+    """Fields of a rendered call without which its result cannot be rendered."""
     linked_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of a call that its result has to have, too."""
+    """Fields of a call that are sent in its result as well."""
     not_counted: ClassVar[tuple[str, ...]] = ()
     """Fields of an original that cost no tokens beside its text: types, ids, states."""
 
@@ -211,7 +212,7 @@ class Provider(ABC):
         return raw
 
     def unbound(self, message: Message) -> Message:
-        """Return a message as it is accepted without the compactions in it."""
+        """Return a message as its provider accepts it once compactions in it are left out."""
         return message
 
     def _opaque(self, block: Fields, *excluded: str) -> Opaque:
@@ -419,17 +420,17 @@ class Provider(ABC):
     def _wire_call(self, call: ToolCall) -> Wire: ...
 
     def wire(self, message: Message) -> Wire:
-        """Return a whole wire message."""
+        """Return a message as one wire message."""
         return self.render(message)[0]
 
     def rendered_calls(self, pieces: Sequence[Wire]) -> list[Raw]:
-        """List what results have to know of the calls among rendered pieces, in their order."""
+        """List the `called_fields` of the calls among rendered pieces, in their order."""
         whole = {"role": "assistant", self.blocks_key: pieces}
         calls = self.calls(whole) if self.called_fields else ()
         return [{key: call[key] for key in self.called_fields if key in call} for call in calls]
 
     def is_reshaped(self, call: Raw | None) -> bool:
-        """Whether the result of such a call has a form that has no place for some of its parts."""
+        """Whether the result of such a call has a type without a place for some of its parts."""
         return False
 
     def without_foreign(self, message: Message, accepts: Sequence[str]) -> Message:
@@ -444,7 +445,7 @@ class Provider(ABC):
         return message
 
     def linked(self, message: Message, call: Raw | None) -> Message:
-        """Return an adapted result with the fields of its call that it has to have."""
+        """Return an adapted result with the `linked_fields` of its call."""
         fields = {key: call[key] for key in self.linked_fields if call and call.get(key)}
         block = {**fields, **self.beside(message)}
         return replace(message, block=block, format=self.name) if fields else message
@@ -595,7 +596,7 @@ class BlockProvider(Provider):
         return self.assistant if role is Role.ASSISTANT else "user"
 
     def wire(self, message: Message) -> Wire:
-        """Return a whole wire message."""
+        """Return a message as one wire message."""
         return {"role": self.role_of(message.role), self.blocks_key: self.render(message)}
 
 
@@ -609,5 +610,5 @@ def _put_speaker(parts: list[Part], name: str) -> None:
 
 
 def without(block: Raw, *names: str) -> Wire:
-    """Return the fields that count of a block: those with other names that are not empty."""
+    """Return the fields of a block that are not empty, without those of these names."""
     return {key: value for key, value in block.items() if value and key not in names}

@@ -5,7 +5,7 @@
 2. A call gets another id only if the target's active window has its id; its results get the same.
    Gemini's calls without an id are identified by their position and stay without one.
 3. A result whose call is not among the messages is copied as text of the user.
-4. An entry of a snapshot is the message with `ENTRY_FIELDS` beside its own fields. Fields of the
+4. A saved message is the message with `SAVED_FIELDS` beside its own fields. Fields of the
    message with the same names are in `given`; `message_of` returns the original message.
 """
 
@@ -27,11 +27,11 @@ from app.formats.message import LOG_FORMAT, FormatName, Message, Role
 from app.formats.tools import unnumbered
 
 NAMESPACE = UUID("5f0b1f0e-6a52-5b3e-9d0c-3c1f4b7f2a10")
-ENTRY_FIELDS = (
+SAVED_FIELDS = (
     *("id", "conversation_id", "seq", "format", "created_at"),
     *("output_ref", "content_truncated", "content_collected"),
 )
-"""The fields that an entry adds to its message."""
+"""The fields that a saved message has beside its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +114,22 @@ class SourceMessage:
         return message | {"id": id, "restored_from": origin}
 
 
-def entry_of(message: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as an entry (rule 4)."""
+def saved_of(message: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as it is saved (rule 4)."""
     replaced = {name: message[name] for name in (*own, "given") if name in message}
     return {**message, **own, "given": replaced or None}
 
 
-def message_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message of an entry."""
-    bare = {key: value for key, value in entry.items() if key not in (*ENTRY_FIELDS, "given")}
-    return bare | dict(entry["given"] or {})
+def message_of(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message that was saved."""
+    bare = {key: value for key, value in saved.items() if key not in (*SAVED_FIELDS, "given")}
+    return bare | dict(saved["given"] or {})
 
 
-def source_of(entry: Mapping[str, Any]) -> SourceMessage:
-    """Return an entry as a message to restore."""
-    names = public_id_from(entry["conversation_id"]) or "", entry["id"], entry["created_at"]
-    return SourceMessage(*names, FormatName(entry["format"]), message_of(entry))
+def source_of(saved: Mapping[str, Any]) -> SourceMessage:
+    """Return a saved message as one to restore."""
+    names = public_id_from(saved["conversation_id"]) or "", saved["id"], saved["created_at"]
+    return SourceMessage(*names, FormatName(saved["format"]), message_of(saved))
 
 
 async def with_results_as_text(

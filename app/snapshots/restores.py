@@ -56,8 +56,8 @@ from app.snapshots.restored_messages import (
     SnapshotPart,
     SourceMessage,
     copy_id,
-    entry_of,
     new_copies,
+    saved_of,
     source_of,
     with_results_as_text,
 )
@@ -110,7 +110,7 @@ class RestoreService:
     _conversations: ConversationService
     _max_messages: int
 
-    async def entries(
+    async def saved(
         self, snapshot: Snapshot, parts: Sequence[SnapshotPart], content: Content
     ) -> AsyncGenerator[bytes]:
         """Yield the messages of a snapshot as JSON, a page at a time, with commas between them.
@@ -120,10 +120,10 @@ class RestoreService:
         missing = snapshot.message_count
         for part in parts:
             async for page in self._originals(part, content):
-                entries = [_entry(original, part.public_id) for original in page]
+                saved = [_saved(original, part.public_id) for original in page]
                 missing -= len(page)
                 page.clear()
-                yield b",".join(entries)
+                yield b",".join(saved)
         if missing:
             raise changed_meanwhile()
 
@@ -359,7 +359,7 @@ class RestoreService:
         return SnapshotPart(key, stored.public_id, (Span(1, stored.state.head_seq + 1),))
 
 
-def parse_import(entries: Sequence[Any]) -> dict[str, list[SourceMessage]]:
+def parse_import(saved: Sequence[Any]) -> dict[str, list[SourceMessage]]:
     """Return the messages of a file by their conversations [snapshots.import].
 
     They are checked like an append. Raises ValidationError with a pointer, also for a tool result
@@ -368,8 +368,8 @@ def parse_import(entries: Sequence[Any]) -> dict[str, list[SourceMessage]]:
     sources: dict[str, list[SourceMessage]] = {}
     calls: dict[str, tuple[Calls, int]] = {}
     ids: set[tuple[str, str]] = set()
-    for index, entry in enumerate(entries):
-        pointer, source = f"/messages/{index}", source_of(entry)
+    for index, message in enumerate(saved):
+        pointer, source = f"/messages/{index}", source_of(message)
         if (source.conversation_id, source.id) in ids:
             raise ValidationError.at(f"{pointer}/id", "The id is used twice in its conversation")
         ids.add((source.conversation_id, source.id))
@@ -416,7 +416,7 @@ async def in_batches(
         yield batch + group
 
 
-def _entry(original: Original, public_id: str) -> bytes:
+def _saved(original: Original, public_id: str) -> bytes:
     message, ref = original.message, original.message.output_ref
     own = {
         "id": message.id,
@@ -428,7 +428,7 @@ def _entry(original: Original, public_id: str) -> bytes:
         "content_truncated": original.is_truncated,
         "content_collected": original.is_collected,
     }
-    return json_text.dump_stored(entry_of(original.raw_message, own))
+    return json_text.dump_stored(saved_of(original.raw_message, own))
 
 
 def changed_meanwhile() -> ServiceUnavailable:

@@ -212,7 +212,7 @@ async def get_snapshot(
     content = Content.FULL if download else Content.AUTO
     service = services(request)
     snapshot, parts = await service.snapshots.find(tenant_of(request), snapshot_id)
-    pages = service.restores.entries(snapshot, parts, content)
+    pages = service.restores.saved(snapshot, parts, content)
     # Windows allows no colons in file names.
     name = f"{snapshot.created_at.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}_{snapshot_id}.json"
     disposition = f'{"attachment" if download else "inline"}; filename="{name}"'

@@ -89,8 +89,8 @@ class SnapshotModel:
     conversation_id: ConversationId
     """The conversation."""
     model: ModelName
-    """The model that its payloads were built for, its own or an inherited one. One without an
-    entry has the model of its agent or of the service."""
+    """The model that its payloads were built for, its own or an inherited one. One that is not
+    listed has the model of its agent or of the service."""
 
 
 @answer()

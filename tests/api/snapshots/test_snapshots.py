@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from app.main import create_app
 from app.settings import Settings
-from app.snapshots.restored_messages import ENTRY_FIELDS
+from app.snapshots.restored_messages import SAVED_FIELDS
 from app.snapshots.schemas import Snapshot
 from tests.api.talk import append, assert_problem, calling, new_conversation, result, talk, user
 from tests.conftest import execute, started
@@ -455,7 +455,7 @@ UNFIT: list[tuple[dict[str, Any], str]] = [
     (unfit(entry(X, conversation_id="x ")), "/messages/0/conversation_id"),
     (unfit(entry(X), entry(X)), "/messages/1/id"),
     (unfit(entry(X, created_at="noon")), "/messages/0/created_at"),
-    *((unfit(without(name)), f"/messages/0/{name}") for name in (*ENTRY_FIELDS, "given")),
+    *((unfit(without(name)), f"/messages/0/{name}") for name in (*SAVED_FIELDS, "given")),
     (unfit(*entries(X, calling("a"), result("b"))), "/messages/2"),
 ]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.formats.message import FormatName, Message, Role, Text, ToolCall
-from app.snapshots.restored_messages import ENTRY_FIELDS, entry_of, message_of, names_of
+from app.snapshots.restored_messages import SAVED_FIELDS, message_of, names_of, saved_of
 from app.snapshots.restores import parse_import
 from app.snapshots.snapshot_summary import extract_snapshot_summary
 from tests.domain.histories import QUICK, RawLog, raw_logs
@@ -20,7 +20,7 @@ from tests.snapshot_files import entry
 
 CHAT, RESPONSES = FormatName.OPENAI_CHAT, FormatName.OPENAI_RESPONSES
 ANTHROPIC, GEMINI = FormatName.ANTHROPIC, FormatName.GEMINI
-OWN = {name: entry({})[name] for name in ENTRY_FIELDS}
+OWN = {name: entry({})[name] for name in SAVED_FIELDS}
 
 
 def call(call_id: str, name: str = "f") -> dict[str, Any]:
@@ -28,16 +28,16 @@ def call(call_id: str, name: str = "f") -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
 
 
-# --- entries ---------------------------------------------------------------------------------
+# --- saved messages ------------------------------------------------------------------------------
 
-fields = st.sampled_from((*ENTRY_FIELDS, "given", "role", "content", "mood"))
+fields = st.sampled_from((*SAVED_FIELDS, "given", "role", "content", "mood"))
 values = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.just({"a": 1}))
 
 
 @given(st.dictionaries(fields, values))
 def test_an_entry_preserves_its_message(message: dict[str, Any]) -> None:
-    """An entry has all of its message, with any fields, and the entry fields [snapshots.import]."""
-    shown = entry_of(message, OWN)
+    """A saved message has all fields of its message, and its own [snapshots.import]."""
+    shown = saved_of(message, OWN)
     assert {name: shown[name] for name in OWN} == OWN
     assert message_of(shown) == message
     assert message_of(json.loads(json.dumps(shown))) == message
@@ -51,7 +51,7 @@ def test_an_entry_preserves_its_message(message: dict[str, Any]) -> None:
 def test_every_log_can_be_imported(log: RawLog) -> None:
     """An import accepts each message of a log, and returns it unchanged."""
     made = [
-        entry_of(raw, OWN | {"id": f"m{place}", "format": format})
+        saved_of(raw, OWN | {"id": f"m{place}", "format": format})
         for place, (format, raw) in enumerate(log.messages)
     ]
     found = parse_import(json.loads(json.dumps(made)))

@@ -87,9 +87,7 @@ class Copies:
 
     async def read(self, saved: Snapshot) -> AsyncGenerator[bytes]:
         """Return the pages of a snapshot."""
-        return self.restores.entries(
-            *await self.saved.find(TENANT, saved.snapshot_id), Content.AUTO
-        )
+        return self.restores.saved(*await self.saved.find(TENANT, saved.snapshot_id), Content.AUTO)
 
     async def restore(self, saved: Snapshot, target: str) -> tuple[int, int]:
         """Restore a snapshot, and return how many messages were restored and skipped."""
