@@ -138,7 +138,7 @@ function Detail({ receipt, id, sought = { seq: 0, q: "" } }: { receipt: Receipt;
       {(counts.length > 0 || unlisted) && (
         <div class="columns">
           {counts.length > 0 && <Counts counts={counts} />}
-          {unlisted && <section aria-label="Dropped"><h4>Dropped: statements that had no room{maker.data && <> <a href={toConversation(id, "compactions", { c: maker.data.compaction_id })}>in the compaction that wrote the summary</a></>}</h4><p class="pre dropped" tabIndex={0}><Marked text={unlisted} query={q} /></p></section>}
+          {unlisted && <section aria-label="Dropped"><h4>Dropped: statements that had no room{maker.data && <> <a href={toConversation(id, "compactions", { c: maker.data.compaction_id })}>in the compaction that wrote the summary</a></>}</h4><div class="dropped" tabIndex={0}>{q ? <p class="pre"><Marked text={unlisted} query={q} /></p> : <Markdown text={unlisted} />}</div></section>}
         </div>
       )}
       {dropped && <p class="hint">{!unlisted && "What was dropped is listed only in the compaction that wrote the summary. "}A higher target keeps more, and a pinned message stays word for word.</p>}
