@@ -369,7 +369,8 @@ def test_the_last_line_says_how_to_find_the_rest() -> None:
     "unit",
     ["a/", "/", ".", "`", "ref=", "- ", "Error: ", "<a-b>", "</a-b>", "|x|y|\n", "(", "must ",
      "今", "は", "x:", "1.", "```\n", "\n", "\"", "exit code 1 ", "never a b. ", "\u0300", "A ",
-     "A: b. ", "Aa ", "#1 ", "1 ", "$1,", "a-1 ", "**"],
+     "A: b. ", "Aa ", "#1 ", "1 ", "$1,", "a-1 ", "**", "to a ", "since, ", "so ",
+     "cat ", "sed -i -a "],
 )  # fmt: skip
 def test_hostile_text_takes_linear_time(unit: str) -> None:
     """No run of characters makes the reading explode. [errors.no-500]"""
