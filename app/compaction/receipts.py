@@ -25,7 +25,7 @@ from app.conversations.receipt import (
     Trigger,
 )
 from app.conversations.settings_resolver import SettingsResolver
-from app.conversations.view import HeadingCount, Summary, overlap, spans_through
+from app.conversations.view import WHOLE, HeadingCount, Summary, overlap, spans_through
 from app.conversations.view_changes import kept_seqs
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
@@ -191,7 +191,12 @@ class ReceiptService:
         Messages outside the active window of that time are not part of it: a page ends there.
         """
         conversation, receipt = await self._read(tenant_id, conversation_id, compaction_id)
-        spans = overlap((receipt.hidden_span,), receipt.view.window)
+        window = receipt.view.window
+        if receipt.trigger == Trigger.REWIND:  # its own window is without them
+            async with self._database.session() as session:
+                before = await session.contexts.find_receipt(conversation_id, receipt.parent_id)
+            window = before.view.window if before is not None else WHOLE
+        spans = overlap((receipt.hidden_span,), window)
         ranges = [
             (max(after_seq, span.start - 1), span.end)
             for span in spans_through(spans, conversation.state.head_seq)

@@ -43,6 +43,8 @@ async def test_a_new_branch_goes_on(harness: Harness) -> None:
     rewound = await rewind(harness, cid, 2, expected_seq=6)
     assert (rewound.to_seq, rewound.message_count) == (2, 4)
     assert await rewind(harness, cid, 2) == rewound
+    _, left = await harness.receipts.expand(TENANT, cid, rewound.compaction_id or "", 0, 10)
+    assert [message.seq for message in left] == [3, 4, 5, 6]
     await harness.append(cid, user("another question"))
     build = await harness.build(cid)
     check(build, exact=True)
