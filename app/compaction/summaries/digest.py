@@ -107,8 +107,8 @@ class Digest:
     """Whether what the assistant said last ends in a command; None where that is not known."""
     _question: str = ""
     _action: str = ""
-    _is_command: bool = False
-    """Whether the last message began a slash command or a skill, which its prompt may follow."""
+    _before: str = ""
+    """How the last message began: after a slash command or a skill its prompt may follow."""
     _after_commands: Counter[bool] = field(default_factory=Counter)
     """How many messages after a command looked like its output, and how many did not."""
 
@@ -126,8 +126,7 @@ class Digest:
         self._number = number or self._number + 1
         self.work.items[Heading.OPEN].clear()
         text = "\n".join(p.text for p in message.parts if isinstance(p, Text | File) and p.text)
-        begins = bool(sentences.BEGINS_COMMAND.match(text[:400]))
-        is_expanded, self._is_command = self._is_command, begins
+        before, self._before = self._before, text[:400]
         if message.role is Role.TOOL:
             self.finish(is_answered=True)
             if answer := self.work.add_result(message):
@@ -137,12 +136,12 @@ class Digest:
         elif TITLE in text[:400]:  # a summary that another conversation was continued from
             self.read(text)
         elif message.role is Role.USER:
-            self._add_user(text, is_expanded=is_expanded)
+            self._add_user(text, before)
         elif text.strip():
             self.finish()
             self._add_request(self._number, text)
 
-    def _add_user(self, text: str, *, is_expanded: bool) -> None:
+    def _add_user(self, text: str, before: str) -> None:
         asked, typed = self._asked, sentences.typed_text(text)
         if asked and ASKED not in asked[1] and sentences.corrects(typed, asked[1]):
             self._asked = asked[0], f"{asked[1]}{GAVE}{typed}"
@@ -157,7 +156,7 @@ class Digest:
             self.earlier, self._is_resumed = resumed, True
         elif not typed:
             self.work.end_task(text)
-        elif not (is_expanded and len(typed) > MAX_TYPED_CHARS):
+        elif len(typed) <= MAX_TYPED_CHARS or not sentences.BEGINS_COMMAND.match(before):
             if is_answer and self._question:
                 typed, self._question = f"{typed}{ASKED}{self._question})", ""
             self._asked = self._number, typed

@@ -124,9 +124,11 @@ class Writer:
         requests, said, stated, steps = (newest[heading] for heading in talk)
         numbers, listed = sorted(self.digest.requests), self.items.get(Heading.STATED, [])
         texts_of = [self.digest.requests[number] for number in numbers]
-        known = self.digest.stated.values()
-        stating = {each.request for each in known if each.of.is_strong}
-        with_values = {each.line for each in known if each.of.values}
+        common, known = self.digest.common_words(), self.digest.stated.values()
+        # A statement of which all words are common says less than any other.
+        specific = [each for each in known if not each.of.stems <= common]
+        stating = {each.request for each in specific if each.of.is_strong}
+        with_values = {each.line for each in specific if each.of.values}
         stated.sort(key=lambda at: not listed[at].endswith(summary_text.CHANGED))
         older = sorted(requests[1:], key=lambda at: texts_of[at].endswith(sentences.QUESTION))
         with_statements = [at for at in older if numbers[at] in stating]
