@@ -177,8 +177,7 @@ class Digest:
         prose = sentences.without_code(before)
         is_step = bool(calls) or self._acts
         width = len(prose) + sum(character > "\u2e80" for character in prose[:NOTED_CHARS])
-        is_short = width <= NOTED_CHARS and not prose.endswith(sentences.QUESTION)
-        is_note = is_short and not is_step
+        is_note = not (is_step or width > NOTED_CHARS or prose.endswith(sentences.QUESTION))
         if is_note and self._asked is None and self._number - 1 in self.requests:
             self._asked = self._number - 1, self.requests.pop(self._number - 1)
         if is_note and self._asked is not None and not self._noted:
