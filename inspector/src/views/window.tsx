@@ -63,6 +63,7 @@ export function Window({ conversation, epochs, agent }: Shown): JSX.Element {
         <>
           <Failed error={preview.error} retry={preview.reload} />
           {refused && <section class="card" aria-label="Budget"><h2>What does not fit</h2><Legend id={id} budget={refused} /><p class="hint">A larger context window above shows the messages.</p></section>}
+          {refused && <ConversationSettings conversation={conversation} agent={agent} epoch={epoch} />}
           {!refused && preview.error.status === 422 && <p class="hint">Choose another model or context window above.</p>}
         </>
       ) : !shown ? <Loading what="the window" /> : (
