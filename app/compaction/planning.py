@@ -52,12 +52,8 @@ SUMMARY_SHARE = 0.1
 """The share of a request's context window that a summary for this request alone may take."""
 SUMMARY_ROOM_SHARE = 0.2
 """The share of what the target leaves that summaries may take, those of a tree together."""
-ASKED_SHARE, SMALL_SHARE, SMALL_ROOM = 0.5, 0.75, 1_000
-"""The same where a caller asks for a target: so it holds what matters of a long history.
-
-Of a small target a summary may take `SMALL_SHARE`, up to `SMALL_ROOM` tokens, as far as the
-messages that always stay leave that.
-"""
+ASKED_ROOM_SHARE = 0.5
+"""The same where a caller asks for a target: so it holds what matters of a long history."""
 MIN_ROOM_TOKENS = 400
 MIN_ROOM_SHARE = 0.1
 """The room has at least these tokens, or this share of what summaries stand for if that is more."""
@@ -316,17 +312,16 @@ def room_for_summaries(source: CompactionInput, target_tokens: int | None = None
     log_tokens = max(state.tokens, tokens)
     target = target_tokens or int(limits.effective_window * resolved.policy.compaction.target)
     free = int(min(target, limits.capacity) / factor) - fixed
-    fewest = ShownHistory(entries, state.hidden_span, NO_ROOM).fewest
-    staying = sum(item.placeholder_tokens for item in fewest)
     if target_tokens is not None:
         # To show `free` tokens with a summary of half its source, the excess is enough.
-        small = min(int(free * SMALL_SHARE), SMALL_ROOM, free - staying)
-        return max(MIN_SUMMARY_TOKENS, min(max(int(free * ASKED_SHARE), small), log_tokens - free))
+        return max(MIN_SUMMARY_TOKENS, min(int(free * ASKED_ROOM_SHARE), log_tokens - free))
     largest = max(MAX_SUMMARY_TOKENS, log_tokens // LOG_TOKENS_PER_TOKEN)
     room = min(int(free * SUMMARY_ROOM_SHARE), largest, log_tokens // 3)
     window = int(limits.capacity / factor) - fixed
     least = min(min_room(tokens + state.summary_tokens), int(window * MAX_MIN_ROOM_SHARE))
-    return max(MIN_SUMMARY_TOKENS, min(max(room, least), window - staying))
+    fewest = ShownHistory(entries, state.hidden_span, NO_ROOM).fewest
+    left = window - sum(item.placeholder_tokens for item in fewest)
+    return max(MIN_SUMMARY_TOKENS, min(max(room, least), left))
 
 
 def summary_limit(plan: CompactionPlan, room: int, source: CompactionInput) -> int:

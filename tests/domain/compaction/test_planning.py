@@ -137,16 +137,6 @@ def test_a_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName)
     assert isinstance(plan_compaction(within, **FORCED), CompactionPlan)
 
 
-@pytest.mark.parametrize(
-    ("target", "newest", "room"), [(1_000, 50, 750), (1_000, 400, 600), (4_000, 50, 2_000)]
-)
-def test_of_a_small_target_a_summary_may_take_most(target: int, newest: int, room: int) -> None:
-    """As far as the messages that always stay leave that. [summary.room]"""
-    items = [*history(200, 100), entry(201, U, newest)]
-    talk = talk_of(Policy(), items, replace(LIMITS, total=100_000))
-    assert room_for_summaries(talk, target) == room
-
-
 # --- when it is due -------------------------------------------------------------------------
 
 
