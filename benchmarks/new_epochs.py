@@ -79,14 +79,14 @@ class _Run:
     def build(self) -> tuple[str, float]:
         """Build, and return the kind of the build and its time."""
         assert isinstance(self.lane.through, Connection)
-        epoch = self.lane.epoch
+        epoch = self.lane.epoch_id
         began = time.perf_counter()
         answer = self.lane.through.post(f"{self.lane.path}/context", {})
         seconds = time.perf_counter() - began
         self.lane.note(answer)
         if _COMPACTED.search(answer):
             return COMPACTING, seconds
-        return (IN_EPOCH if epoch == self.lane.epoch else OTHER), seconds
+        return (IN_EPOCH if epoch == self.lane.epoch_id else OTHER), seconds
 
 
 def measure(quick: bool) -> Section:

@@ -55,8 +55,7 @@ GOALS = (
 WARM_UP_STEPS = 5
 BATCH = 1000
 _TOKENS_USED = re.compile(rb'"tokens_used":\s*(\d+)')
-_EPOCH = re.compile(rb'"epoch":\s*(\d+)')
-_THROUGH = re.compile(rb'"through_seq":\s*(\d+)')
+_BUILD_ID = re.compile(rb'"build_id":\s*"([^"]+)"')
 _IS_DELTA = re.compile(rb'"delta":\s*true')
 
 
@@ -83,7 +82,7 @@ class Lane:
     through: Connection | FloorA
     served: Served | None
     conversation_id: UUID = field(default_factory=uuid4)
-    epoch: int = 0
+    build_id: bytes = b""
     seq: int = 0
     tokens: int = 0
     samples: Samples = field(default_factory=Samples)
@@ -110,11 +109,16 @@ class Lane:
         assert isinstance(self.through, Connection)
         return self.through.send(raw)
 
+    @property
+    def epoch_id(self) -> bytes:
+        """The epoch of the last build."""
+        return self.build_id.partition(b".")[0]
+
     def note(self, answer: bytes) -> None:
         """Remember what the next request refers to."""
-        self.epoch, self.seq, self.tokens = (
-            _number(way, answer) for way in (_EPOCH, _THROUGH, _TOKENS_USED)
-        )
+        found = _BUILD_ID.search(answer)
+        assert found is not None
+        self.build_id, self.tokens = found[1], _number(_TOKENS_USED, answer)
 
     def build(self) -> dict[str, Any]:
         """Build the full payload, without an append; only of the service."""
@@ -256,7 +260,7 @@ def _request(lane: Lane, body: bytes, tokens: int, window: int) -> bytes:
         case Kind.FULL:
             step = b'{"append":{"messages":[%b]}}' % body
         case Kind.DELTA:
-            known = b'{"epoch":%d,"through_seq":%d}' % (lane.epoch, lane.seq)
+            known = b'{"build_id":"%b"}' % lane.build_id
             step = b'{"append":{"messages":[%b]},"known":%b}' % (body, known)
         case Kind.APPEND:
             return request("POST", f"{lane.path}/messages", b'{"messages":[%b]}' % body)

@@ -194,7 +194,7 @@ def talk(client: Client | AuthenticatedClient) -> str:
     )
 
     reply = MessageObject.from_dict({"role": "assistant", "content": "It rains, 8 degrees."})
-    known = Known(epoch=chat.epoch, through_seq=chat.through_seq, build_id=chat.build_id)
+    known = Known(build_id=chat.build_id)
     step = ContextRequest(known=known, append=StepAppend(messages=[reply]))
     delta = build(client, conversation_id, step)
     tell("delta", delta.delta, delta.base_items, delta.payload["messages"])

@@ -158,9 +158,8 @@ async function talk(service: Service): Promise<string> {
   const other = await build(service, conversation_id, claude);
   tell("anthropic", items(other.payload).map((item) => item["role"]), other.diagnostics.budget.context_window);
 
-  const { epoch, through_seq, build_id } = chat;
   const delta = await build(service, conversation_id, {
-    known: { epoch, through_seq, build_id },
+    known: { build_id: chat.build_id },
     append: { messages: [{ role: "assistant", content: "It rains, 8 degrees." }] },
   });
   tell("delta", delta.delta, delta.base_items, items(delta.payload));
@@ -175,7 +174,7 @@ async function talk(service: Service): Promise<string> {
   good(
     await service.POST("/v1/conversations/{conversation_id}/usage", {
       params: { path },
-      body: { usage, build_id },
+      body: { usage, build_id: chat.build_id },
     }),
   );
   const bill = good(

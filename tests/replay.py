@@ -401,7 +401,7 @@ class Replay:
         before, copy.last[payload_stream] = copy.last.get(payload_stream), build.answer
         if before is None or before["epoch"] != build.answer["epoch"]:
             return
-        known = {"epoch": before["epoch"], "through_seq": before["through_seq"]}
+        known = {"build_id": before["build_id"]}
         answer = self.client.send("POST", f"{copy.path}/context", {**body, "known": known})
         judge_delta(
             before, build, answer, lambda: self._newest_receipt(copy) != copy.receipt, tally

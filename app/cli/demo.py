@@ -185,7 +185,7 @@ class Lane:
         cached = min(before, used)
         usage = {"prompt_tokens": used, "prompt_tokens_details": {"cached_tokens": cached}}
         self.report = {"build_id": built["build_id"], "usage": {**usage, "completion_tokens": 0}}
-        self.known = {name: built[name] for name in ("epoch", "through_seq", "build_id")}
+        self.known = {"build_id": built["build_id"]}
         self.builds += 1
         self.largest = max(self.largest, used)
         self.sent, self.cached, self.newest = self.sent + used, self.cached + cached, used

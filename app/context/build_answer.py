@@ -116,13 +116,13 @@ def respond(observer: Observer, build: RecordedBuild) -> dict[str, Any]:
 def _caller_point(build: RecordedBuild) -> StablePoint | None:
     """Return where the caller's payload ends, None for one that is not of this epoch."""
     known, epoch = build.state.attempt.known, build.epoch
-    if build.is_new_epoch or known is None or known.epoch != epoch.epoch:
+    id = parse_build_id(known.build_id) if known is not None else None
+    if build.is_new_epoch or known is None or id is None or id.epoch_id != epoch.epoch_id:
         return None
-    if known.build_id is not None and not known.build_id.startswith(f"{epoch.epoch_id}."):
+    through_seq = id.through_seq if known.through_seq is None else known.through_seq
+    if not epoch.start_seq <= through_seq <= build.through_seq:
         return None
-    if not epoch.start_seq <= known.through_seq <= build.through_seq:
-        return None
-    return build.rendered.assembler.point_at(known.through_seq)
+    return build.rendered.assembler.point_at(through_seq)
 
 
 def _lacking(build: RecordedBuild) -> list[str]:

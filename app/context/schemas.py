@@ -181,12 +181,10 @@ class StepAppend(RequestSchema):
 class Known(RequestSchema):
     """An earlier build whose payload the caller has."""
 
-    epoch: int = Field(ge=0, le=MAX_SEQ)
-    """The epoch of that build."""
-    through_seq: int = Field(ge=0, le=MAX_SEQ)
-    """The newest message in it."""
-    build_id: str | None = Field(default=None, max_length=256)
-    """Its `build_id`: epochs are numbered per format and model."""
+    build_id: str = Field(max_length=256)
+    """The `build_id` of that build."""
+    through_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
+    """The newest message that the caller has; by default the newest in that build."""
 
 
 class CallSettings(RequestSchema):

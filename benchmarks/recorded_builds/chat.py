@@ -118,9 +118,7 @@ class Chat:
     def delta(self, format: str) -> None:
         """Build what is new since the last whole payload of a format."""
         if held := self.last.get(format):
-            self.build(
-                format, known={name: held[name] for name in ("epoch", "through_seq", "build_id")}
-            )
+            self.build(format, known={"build_id": held["build_id"]})
 
     def compactions(self) -> list[dict[str, Any]]:
         """Return the receipts, the newest first."""

@@ -322,9 +322,9 @@ class Life:
         body: dict[str, Any] = {"format": format, "model": MODELS[format]}
         held = conversation.held.get(format)
         if held is not None and not whole:
-            body["known"] = {"epoch": held.epoch, "through_seq": held.through_seq}
+            body["known"] = {"build_id": held.build_id}
             if self.chance.random() < 0.5:
-                body["known"]["build_id"] = held.build_id
+                body["known"]["through_seq"] = held.through_seq
         if batch:
             bodies = [entry.body for entry in batch]
             body["append"] = {"messages": bodies, "format": "openai_chat"}

@@ -27,7 +27,7 @@ from tests.api.talk import (
 from tests.payload_tokens import payload_tokens
 
 
-@pytest.mark.parametrize("body", [None, {}, {"known": {"epoch": 1, "through_seq": 1}}])
+@pytest.mark.parametrize("body", [None, {}, {"known": {"build_id": "x"}}])
 async def test_a_build_needs_no_body(client: httpx.AsyncClient, body: Any) -> None:
     """The body may be left out; a first build has no known payload [payload.valid]."""
     path = await new_conversation(client)
@@ -67,12 +67,12 @@ async def test_a_request_brings_sections_and_tools(client: httpx.AsyncClient) ->
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"format": "bedrock"}, "/format"),
     ({"status": "x" * 2_000_001}, "/status"),
-    ({"known": {"epoch": 1, "through_seq": 1, "seq": 1}}, "/known/seq"),
+    ({"known": {"build_id": "x", "seq": 1}}, "/known/seq"),
     ({"model": "a\x00"}, "/model"),
     ({"sections": [{"name": "a"}]}, "/sections/0/content"),
     ({"tools": [{"name": "a b"}]}, "/tools/0/name"),
-    ({"known": {"epoch": 1}}, "/known/through_seq"),
-    ({"known": {"epoch": -1, "through_seq": 1}}, "/known/epoch"),
+    ({"known": {"through_seq": 1}}, "/known/build_id"),
+    ({"known": {"build_id": "x", "through_seq": -1}}, "/known/through_seq"),
     ({"strategy": "sandwich"}, "/strategy"),
 ]
 
@@ -99,7 +99,7 @@ async def test_deltas_over_http(client: httpx.AsyncClient) -> None:
     await append(client, path, user("hi"))
     whole = (await client.post(f"{path}/context", json={"status": "Busy."})).json()
     await append(client, path, assistant("Hello"), user("Go on"))
-    known = {"epoch": whole["epoch"], "through_seq": whole["through_seq"]}
+    known = {"build_id": whole["build_id"]}
     delta = (await client.post(f"{path}/context", json={"known": known, "status": "Free."})).json()
     assert delta["delta"] and "tools" not in delta["payload"]
     assert delta["payload"]["messages"] == [assistant("Hello"), user("Go on")]
@@ -110,6 +110,10 @@ async def test_deltas_over_http(client: httpx.AsyncClient) -> None:
     held = whole["payload"]["messages"][:2] + delta["payload"]["messages"] + delta["tail"]
     assert held == full["payload"]["messages"]
     assert delta["build_id"] == full["build_id"]
+    other = {"model": "gpt-4.1"}
+    assert (await client.post(f"{path}/context", json=other)).json()["epoch"] == whole["epoch"]
+    answer = await client.post(f"{path}/context", json={"known": known, **other})
+    assert answer.json()["delta"] is False, "each model has an epoch 1"
 
 
 async def test_an_empty_conversation(client: httpx.AsyncClient) -> None:

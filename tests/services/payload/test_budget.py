@@ -244,7 +244,7 @@ async def judged(
     assert cold["tokens_used"] == answer["tokens_used"]
     judge(cold, cold["payload"])
     if before is not None:
-        known = Known(epoch=before["epoch"], through_seq=before["through_seq"])
+        known = Known(build_id=before["build_id"])
         delta = await built(harness, cid, ask, known)
         key = ITEMS[format]
         shown = before["payload"][key][: delta["base_items"]] + delta["payload"][key]
