@@ -191,26 +191,26 @@ class ModelSettings(Group):
     default_model: str | None = None
     """Model of conversations and agents that name none."""
     summarizer_model: str | None = None
-    """LiteLLM name of the summarizer; unset: built-in extractive summaries."""
+    """LiteLLM name of the summariser; unset: built-in extractive summaries."""
     summarizer_api_base: str | None = None
-    """Base URL of the summarizer's API."""
+    """Base URL of the summariser's API."""
     summarizer_api_key: Secret = None
-    """Key of the summarizer's API; unset: the provider's own variable."""
+    """Key of the summariser's API; unset: the provider's own variable."""
     summarizer_timeout_seconds: Seconds = 60.0
-    """Timeout of one call of the summarizer."""
+    """Timeout of one call of the summariser."""
     summarizer_deadline_seconds: Seconds = 300.0
     """Time limit of all calls of a compaction, retries included."""
     summarizer_fallback_models: Names = ()
-    """Models to try when the summarizer fails."""
+    """Models to try when the summariser fails."""
     summarizer_allowed_models: Names = ()
-    """Summarizers that a policy may select; unset: the summarizer and its fallbacks."""
+    """Summarisers that a policy may select; unset: the summariser and its fallbacks."""
     summarizer_context_window: Positive = 32_000
-    """Tokens of the summarizer's context window, if the registry lacks it."""
+    """Tokens of the summariser's context window, if the registry lacks it."""
     summarizer_calls_per_hour: Count = 1000
-    """Calls of the summarizer per tenant and clock hour, over all processes."""
+    """Calls of the summariser per tenant and clock hour, over all processes."""
     secret_patterns: Patterns | None = None
     """JSON list of regular expressions (RE2): what one matches, or its first group, is masked in
-    texts for a summarizer; `[]` masks nothing; unset: common formats of keys, tokens and passwords.
+    texts for a summariser; `[]` masks nothing; unset: common formats of keys, tokens and passwords.
     """
 
 
@@ -273,8 +273,8 @@ class Settings(
         return init_settings, Environment(settings_cls)
 
     @property
-    def allowed_summarizers(self) -> tuple[str, ...]:
-        """The models that a policy may select as summarizer."""
+    def allowed_summarisers(self) -> tuple[str, ...]:
+        """The models that a policy may select as summariser."""
         if self.summarizer_allowed_models or self.summarizer_model is None:
             return self.summarizer_allowed_models
         return (self.summarizer_model, *self.summarizer_fallback_models)

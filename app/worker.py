@@ -1,6 +1,6 @@
 """The worker: does background work, in a process of its own or beside the API.
 
-1. It claims the work that waits longest, up to `concurrency` at a time; it polls for work.
+1. It polls for work: jobs first, then what waits longest, up to `concurrency` at a time.
 2. Work runs at least once. Work that is interrupted by an error, a shutdown or a kill is claimed
    again, and given up after `MAX_ATTEMPTS`.
 3. While the database is unavailable the worker goes on polling, and logs it once.

@@ -55,7 +55,7 @@ PARALLEL_CALL_DENSITY = 0.6
 """Calls made one at a time give at most one call to two messages."""
 LONG_TURN_MESSAGES = 20
 MAX_FAILURES = 3
-"""From this many failures in a row, truncation comes before the summary."""
+"""From this many failures in a row, truncation comes instead of the summary."""
 GROUPS_KEPT = 3
 MIN_GROUPS_KEPT = 1
 
@@ -304,7 +304,7 @@ STRATEGIES: dict[StrategyName, Strategy] = {
         ),
         Strategy(
             StrategyName.CHAIN,
-            "Old tool results are cleared, then a summary is made, then messages are dropped.",
+            "Old results are cleared, then a summary is made; after three failures, none.",
             _chain,
             lambda policy: (0, 1),
         ),

@@ -394,7 +394,7 @@ class DryRunMessage(ResponseSchema):
     token_count: int
     """Its tokens there, before calibration; a cleared result has at most 80."""
     state: Literal["verbatim", "preview", "shortened", "cleared"]
-    """`preview`: the beginning and end of a large result; `shortened`: those of an oversized
+    """`preview`: the beginning of a large result; `shortened`: beginning and end of an oversized
     message; `cleared`: a placeholder stands for the result."""
     pinned: bool
     """Whether it is pinned."""

@@ -2,7 +2,7 @@
 
 1. An epoch belongs to a payload stream: one format and one model of a conversation.
 2. It has one set of resolved settings and one view. While both stay the same, every payload extends
-   the one before. When either changes, a new epoch starts, with the reason.
+   the one before. When either changes, a new epoch starts, with the reason, but for rule 3.
 3. Changed sections and tools may also be items of the epoch, after its prefix, where the provider
    has such items. They are part of the system prompt and the tools of the next epoch.
 4. Only its start and these changes are stored. Each of its payloads follows from them and the log.

@@ -148,7 +148,7 @@ CREATE TABLE states (
     -- The tools found by a search in this turn.
     promoted text[] NOT NULL DEFAULT '{}',
     promoted_turn bigint NOT NULL DEFAULT 0,
-    -- The active window: all from this seq on, with the gaps and restored spans of `parts`.
+    -- The active window: all from this seq on, with the gaps and other spans of `parts`.
     since bigint NOT NULL DEFAULT 1,
     parts text NOT NULL DEFAULT '',
     outside_tokens bigint NOT NULL DEFAULT 0,
@@ -385,7 +385,7 @@ CREATE TABLE prompt_texts (
     PRIMARY KEY (conversation_id, hash)
 );
 
--- All versions of sections and tools.
+-- The newest versions of sections and tools.
 CREATE TABLE conversation_versions (
     conversation_id uuid,
     kind text,

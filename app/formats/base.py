@@ -536,7 +536,7 @@ class Provider(ABC):
         return ()
 
     def apart(self, message: Message) -> tuple[Part, ...]:
-        """List the parts of an adapted result that are sent apart from it."""
+        """List the parts of an adapted result, such as images, that are sent after it."""
         if message.role is not Role.TOOL:
             return ()
         return tuple(part for part in message.parts if isinstance(part, self.apart_types))

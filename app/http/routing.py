@@ -115,7 +115,7 @@ IdempotencyKey = Annotated[
         alias="Idempotency-Key",
         pattern=IDEMPOTENCY_KEY_PATTERN,
         max_length=MAX_IDEMPOTENCY_KEY_CHARS,
-        description="A repeated key with the same body returns the first response, for 24 h.",
+        description="A repeated key with the same body stores nothing again, for 24 h.",
         examples=["0d2f7c1e"],
     ),
 ]

@@ -1,8 +1,8 @@
 """Background work in PostgreSQL: due compactions, jobs of callers, and the leases on both.
 
-1. The queue has no table of its own: it is `due_at` of conversation states (table `states`) whose
-   compaction is due, and the rows of `jobs` that have not ended. A worker claims the oldest of them
-   with `FOR UPDATE SKIP LOCKED`, jobs of callers first.
+1. The queue is `due_at` of conversation states (table `states`) whose compaction is due, and the
+   rows of `jobs` that have not ended. A worker claims the oldest of them that is not locked, jobs
+   of callers first.
 2. A claim is a lease on the conversation, a row of `compaction_leases` with an expiry. One process
    at a time compacts a conversation, for a worker, a build or a request. An expired lease is free.
 3. Work stays in the queue until it is done, so work of a worker that died is claimed again.

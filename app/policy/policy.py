@@ -170,7 +170,7 @@ class BudgetPolicy(Group):
     compact_trigger: Share = 0.95
     """Share at which a build compacts before it returns."""
     counter: CounterName = CounterName.TOKENIZER
-    """How tokens are counted, set with a conversation's first message: `tokenizer`, or bytes or
+    """How tokens are counted, fixed once a conversation has messages: `tokenizer`, or bytes or
     characters divided, `bytes_4`, `chars_4`, `chars_2_5`.
     """
 

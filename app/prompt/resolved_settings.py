@@ -130,7 +130,7 @@ class ResolvedSettings:
 
     @property
     def has_smaller_window(self) -> bool:
-        """Whether the request's effective window is smaller than the policy's."""
+        """Whether the request's effective window is smaller, or the only one."""
         if self.limits is None or self.policy_limits is None:
             return self.policy_limits is None
         return self.limits.effective_window < self.policy_limits.effective_window

@@ -4,7 +4,7 @@
    messages, blobs and lines, and the SHA-256 of the lines between the two.
 2. Every other line is one record: a JSON object whose `type` is its kind. Kinds are in the order
    of `FIELDS`, and the records of a kind ascend by their keys. A blob is followed by `blob_piece`
-   lines with its bytes, unless it was collected. Earlier versions cut long records into lines of
+   lines with its bytes, unless it was collected. Earlier commits cut long records into lines of
    the type `part`, whose texts are joined.
 3. What follows from a message is computed as in an append, and so are the turns and token sums of
    the log. The database checks the types of what is stored. Columns with a default, and facts of

@@ -23,7 +23,7 @@ from app.database.sql import read
 from app.models.usage import Completion, Gateway, ModelCall
 from app.repositories import Database
 from app.tenancy.api_keys import require_tenant_id
-from app.tenancy.repository import ADD_SUMMARIZER_CALL, FIND_LIMITS, LIST_LIMITS, SET_LIMITS
+from app.tenancy.repository import ADD_SUMMARISER_CALL, FIND_LIMITS, LIST_LIMITS, SET_LIMITS
 
 CACHE_SECONDS = 10.0
 _MAX_TENANTS = 10_000
@@ -114,7 +114,7 @@ class SummariserQuota:
             try:
                 async with self._database.session() as repositories:
                     calls = await repositories.session.value(
-                        ADD_SUMMARIZER_CALL, tenant_id=call.tenant_id, hour=hour
+                        ADD_SUMMARISER_CALL, tenant_id=call.tenant_id, hour=hour
                     )
             except ServiceUnavailable as exc:
                 message = "The calls of the summariser cannot be counted"

@@ -20,7 +20,7 @@ SET_LIMITS = Statement(f"""
 """)
 FIND_LIMITS = Statement(f"SELECT * FROM tenants WHERE {_TENANT}")
 LIST_LIMITS = Statement("SELECT * FROM tenants ORDER BY tenant_id")
-ADD_SUMMARIZER_CALL = Statement("""
+ADD_SUMMARISER_CALL = Statement("""
     INSERT INTO tenants AS t (tenant_id, summarizer_hour, summarizer_calls)
     VALUES (:tenant_id, CAST(:hour AS timestamptz), 1)
     ON CONFLICT (tenant_id) DO UPDATE

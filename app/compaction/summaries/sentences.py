@@ -1,4 +1,4 @@
-"""Reads texts without knowing their language: what people wrote, its sentences and its values.
+"""Reads texts of any language: what people wrote, its sentences and its values.
 
 1. What a harness adds to a user's message is removed; what the user typed for a command stays.
 2. A text is cut between sentences and lines, never inside one.

@@ -228,8 +228,8 @@ def batch_shape(
 ) -> BatchShape | None:
     """Check the pairing of a batch after these calls of the log, or without reading the log.
 
-    Without it the log is taken to be in its usual state; None where that cannot be assumed. Raises
-    UnpairedToolResult.
+    Without it the log is taken to be in its usual state (`BatchShape`); None where that cannot be
+    assumed. Raises UnpairedToolResult.
     """
     usual = before is None
     calls = before or NO_CALLS

@@ -77,8 +77,8 @@ class Visibility:
     state: State
     """`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its place.
     `summarised`: a summary replaces it. `left_out`: hidden to fit the context window, without
-    a summary. `outside`: outside the active window, because of its time, a clear, or a
-    sliding window."""
+    a summary. `outside`: outside the active window, because of its time, a clear,
+    a rewind, or a sliding window."""
     compaction_id: str | None = None
     """The active compaction, which clears or hides the message; null for other states."""
     restored_at: datetime | None = None
