@@ -23,10 +23,14 @@ ADD_SUMMARY = Statement(f"UPDATE compactions SET {assigned(*_TEXTS)} WHERE {_THI
 
 _NO_NEW_PIN = """NOT EXISTS (
     SELECT FROM pins
-    JOIN messages pinned USING (conversation_id, seq)
     WHERE pins.conversation_id = :conversation_id
-        AND (pins.seq >= :span_start AND pins.seq < :span_end OR pinned.role = 'tool'
-            AND (pins.seq <= :results_cleared OR pins.seq = ANY (CAST(:repeated AS bigint[]))))
+        AND (pins.seq >= :span_start AND pins.seq < :span_end
+            OR (pins.seq <= :results_cleared OR pins.seq = ANY (CAST(:repeated AS bigint[])))
+            AND (
+                SELECT role FROM messages m
+                WHERE m.conversation_id = :conversation_id AND m.seq >= pins.seq
+                ORDER BY m.seq LIMIT 1
+            ) = 'tool')
         AND pins.seq <> ALL (:kept)
         AND EXISTS (
             SELECT FROM unnest(CAST(:window_starts AS bigint[]), CAST(:window_ends AS bigint[]))

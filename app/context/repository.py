@@ -89,8 +89,11 @@ READ = Statement(
                 ORDER BY pin.seq
             ) AS pins,
             ARRAY(
-                SELECT pin.seq FROM pins pin JOIN messages m USING (conversation_id, seq)
-                WHERE pin.conversation_id = :conversation_id AND m.role = 'tool'
+                SELECT pin.seq FROM pins pin WHERE pin.conversation_id = :conversation_id AND (
+                    SELECT m.role FROM messages m
+                    WHERE m.conversation_id = :conversation_id AND m.seq >= pin.seq
+                    ORDER BY m.seq LIMIT 1
+                ) = 'tool'
             ) AS pinned_results,
             CASE WHEN e.epoch IS NULL THEN ARRAY(
                 SELECT DISTINCT other.payload_stream FROM epochs other

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.one_server
 @pytest.mark.parametrize(
     ("statement", "scans"),
     [
-        (READ, 1),
+        (READ, 2),
         (ROWS, 1),
         (ENTRIES, 1),
         (PAGE["asc"], 1),

@@ -73,7 +73,7 @@ async def test_the_metrics_of_a_session(summarised: Settings, fake_llm: FakeLLM)
         stored = [*first["messages"], *second["messages"], *answers[0].json()["messages"]]
 
         built = (await client.post(f"{path}/context", json={})).json()
-        have = {"epoch": built["epoch"], "through_seq": built["through_seq"]}
+        have = {"build_id": built["build_id"]}
         await client.post(f"{path}/context", json={"known": have})
         await client.post(f"{path}/context", json={"format": "anthropic", "model": "claude-3-opus"})
 
