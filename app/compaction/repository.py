@@ -21,16 +21,18 @@ ADD_RECEIPT = Statement(
 )
 ADD_SUMMARY = Statement(f"UPDATE compactions SET {assigned(*_TEXTS)} WHERE {_THIS}")
 
-_NO_NEW_PIN = """NOT EXISTS (
+PINS_RESULT = """(
+    SELECT m.role FROM messages m
+    WHERE m.conversation_id = :conversation_id AND m.seq >= pins.seq ORDER BY m.seq LIMIT 1
+) = 'tool'"""
+"""Whether a row of `pins` is of a tool result: a lookup by key, also in plans for an empty log."""
+
+_NO_NEW_PIN = f"""NOT EXISTS (
     SELECT FROM pins
     WHERE pins.conversation_id = :conversation_id
         AND (pins.seq >= :span_start AND pins.seq < :span_end
             OR (pins.seq <= :results_cleared OR pins.seq = ANY (CAST(:repeated AS bigint[])))
-            AND (
-                SELECT role FROM messages m
-                WHERE m.conversation_id = :conversation_id AND m.seq >= pins.seq
-                ORDER BY m.seq LIMIT 1
-            ) = 'tool')
+            AND {PINS_RESULT})
         AND pins.seq <> ALL (:kept)
         AND EXISTS (
             SELECT FROM unnest(CAST(:window_starts AS bigint[]), CAST(:window_ends AS bigint[]))

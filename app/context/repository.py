@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.common.errors import NotFound
-from app.compaction.repository import ReceiptQueries
+from app.compaction.repository import PINS_RESULT, ReceiptQueries
 from app.conversations.conversation import Conversation
 from app.conversations.epoch import Epoch, requested_total
 from app.conversations.from_rows import (
@@ -89,11 +89,8 @@ READ = Statement(
                 ORDER BY pin.seq
             ) AS pins,
             ARRAY(
-                SELECT pin.seq FROM pins pin WHERE pin.conversation_id = :conversation_id AND (
-                    SELECT m.role FROM messages m
-                    WHERE m.conversation_id = :conversation_id AND m.seq >= pin.seq
-                    ORDER BY m.seq LIMIT 1
-                ) = 'tool'
+                SELECT pins.seq FROM pins
+                WHERE pins.conversation_id = :conversation_id AND {PINS_RESULT}
             ) AS pinned_results,
             CASE WHEN e.epoch IS NULL THEN ARRAY(
                 SELECT DISTINCT other.payload_stream FROM epochs other
