@@ -30,6 +30,7 @@ from tests.commands import environment, serving, stop
 from tests.fake_llm import FakeLLM, slow
 from tests.fake_llm import answer as reply
 from tests.patience import PATIENCE_SECONDS
+from tests.processes import until
 
 
 @pytest.fixture
@@ -88,7 +89,9 @@ def test_a_request_under_way_is_answered_after_a_signal(
         "CONTEXT_WORKER": "false",
         "CONTEXT_ACCESS_LOG": "false",
     }
+    before = signal.signal(sign, signal.SIG_DFL)  # `nohup` would have it ignored
     with serving(new_dir, environ=environ) as (process, port):
+        signal.signal(sign, before)
         base = f"http://127.0.0.1:{port}/v1/conversations"
         with httpx.Client(timeout=PATIENCE_SECONDS) as client, ThreadPoolExecutor(1) as pool:
             body = {"model": "gpt-4o", "policy": {"budget": {"context_window": 8192}}}
@@ -97,8 +100,7 @@ def test_a_request_under_way_is_answered_after_a_signal(
             compacting = pool.submit(httpx.post, f"{path}/compact", timeout=PATIENCE_SECONDS)
             assert arrived.wait(PATIENCE_SECONDS)
             process.send_signal(sign)
-            while status_or_none(port, "/healthz") is not None:
-                pass
+            until(lambda: status_or_none(port, "/healthz") is None, "nobody listens")
             released.set()
             answer = compacting.result(PATIENCE_SECONDS).raise_for_status()
         assert answer.json()["compacted"]
