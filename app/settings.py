@@ -133,7 +133,7 @@ class WorkerSettings(Group):
     """
     worker_concurrency: Processes = 4
     """Concurrent background jobs per process."""
-    sweep_seconds: Seconds = 1.0
+    poll_seconds: Seconds = 1.0
     """Interval at which a worker looks for work."""
 
 

@@ -171,7 +171,7 @@ def worker_of(settings: Settings, services: Services) -> Worker:
         services.leases,
         services.compaction.work,
         concurrency=settings.worker_concurrency,
-        poll_seconds=settings.sweep_seconds,
+        poll_seconds=settings.poll_seconds,
         chores={
             "index": (partial(index_all, services.database), 10.0),
             "blobs": (services.collection.collect_all, 3600.0),

@@ -46,8 +46,7 @@ def exposed(text: str) -> Exposed:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
-    return Exposed(samples, kinds)
+    return Exposed(samples, dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)))
 
 
 async def all_metrics() -> Mapping[str, str]:

@@ -120,7 +120,7 @@ def test_each_loop_runs_as_printed(
         path = f"/conversations/{conversation['conversation_id']}"
         log = service.get(f"{path}/messages", params={"content": "full"}).json()["data"]
         (receipt,) = service.get(f"{path}/compactions").json()["data"]
-    assert receipt["trigger"] == "emergency"
+    assert receipt["trigger"] == "overflow"
     assert_exchange(log)
     assert_offered(providers.tools_offered)
     assert_reported(database_url, LOOPS[page], providers.spent)

@@ -229,7 +229,7 @@ class ObjectStore(BlobStore):
         key = _key(tenant_id, conversation_id, content_id)
         async with self.client() as opened:
             if self._url.startswith("file:"):
-                # obstore makes a hard link. With the age of the object a sweep of orphans could
+                # obstore makes a hard link. With the age of the object a deletion of orphans could
                 # delete it before a row names it.
                 _, *place = object_key.split("/")
                 for file in _folder_of(self._url).glob("/".join(("*", *place))):

@@ -8,7 +8,7 @@
 3. Every note also exists without the names of tools [tool-output.notes-match-tools].
 4. The texts of one result share `max_message_bytes`, in order. The offset in a note counts the
    lines of all texts, joined by newlines as in the blob.
-5. A preview takes at most a share of the window.
+5. A preview takes at most a share of the effective window.
 6. Bytes are fed in pieces of any size, in constant memory; the size of the pieces does not change
    the preview.
 """
@@ -77,7 +77,7 @@ WHOLE = Preview()
 
 
 def bounded_by_window(policy: ToolOutputPolicy, limits: Limits | None) -> ToolOutputPolicy:
-    """Return the policy with previews of at most a share of the window, where that is known."""
+    """Return the policy with previews of at most a share of the effective window, if known."""
     if limits is None:
         return policy
     share = int(limits.effective_window * WINDOW_SHARE * BYTES_PER_TOKEN)

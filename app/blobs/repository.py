@@ -160,13 +160,13 @@ COLLECTABLE = Statement(f"""
             SELECT used.blob_id
             FROM states h
             JOIN blob_uses used ON used.conversation_id = h.conversation_id
-            WHERE CAST(:compacted AS boolean) AND h.span_start IS NOT NULL
+            WHERE CAST(:compacted AS boolean) AND h.hidden_start IS NOT NULL
                 AND h.conversation_id = :conversation_id
                 AND used.conversation_id = :conversation_id
             GROUP BY used.blob_id
             HAVING bool_and(
-                used.seq >= h.span_start AND used.seq < h.span_end AND used.seq <> ALL (h.kept)
-                AND used.seq >= h.since
+                used.seq >= h.hidden_start AND used.seq < h.hidden_end
+                AND used.seq <> ALL (h.protected_seqs) AND used.seq >= h.since
                 AND NOT EXISTS (
                     SELECT FROM snapshot_parts part
                     WHERE part.conversation_id = :conversation_id
@@ -210,7 +210,7 @@ LIST_DUE = Statement("""
                 ORDER BY begun_at LIMIT :limit
             ) UNION (
                 SELECT conversation_id FROM states
-                WHERE view_version > swept_version AND compaction_id IS NOT NULL LIMIT :limit
+                WHERE view_version > collected_version AND compaction_id IS NOT NULL LIMIT :limit
             )
         ) AS found
         JOIN conversations c ON c.conversation_id = found.conversation_id
@@ -221,8 +221,8 @@ STALE_UPLOADS = Statement(f"""
         WHERE {_CONVERSATION} AND begun_at < CAST(:begun_before AS timestamptz) ORDER BY begun_at
 """)
 SWEPT = Statement(f"""
-        UPDATE states SET swept_version = view_version
-        WHERE {_CONVERSATION} AND swept_version < view_version
+        UPDATE states SET collected_version = view_version
+        WHERE {_CONVERSATION} AND collected_version < view_version
 """)
 HOLDS_CONTENT = Statement(f"""
         SELECT EXISTS (SELECT FROM blobs WHERE {_CONTENT} AND collected_at IS NULL)

@@ -131,7 +131,7 @@ class CompactionInput:
         """
         if self.active is None or self.active.strategy != strategy:
             return False
-        is_own = self.active.trigger in (Trigger.BACKGROUND, Trigger.PROACTIVE, Trigger.FORCED)
+        is_own = self.active.trigger in (Trigger.BACKGROUND, Trigger.BUILD, Trigger.FORCED)
         return is_own and self.messages_in(self.view) <= self.active.after_messages
 
 
@@ -168,14 +168,14 @@ def plan_compaction(
         if isinstance(plan, NoCompaction):
             return plan
         return NoCompaction(f"{chosen.name} keeps no summary: its messages change with each build")
-    planner = _Planner(source, chosen, any_gain, target_tokens, summary_tokens)
-    return planner.plan(minimal)
+    return _Planner(source, chosen, any_gain, target_tokens, summary_tokens).plan(minimal)
 
 
 class _Planner:
     """Makes the plan of a compaction by a strategy, in raw tokens.
 
-    `reserve` is kept free for summaries. `tokens` are those of the payload before the plan.
+    `room` is what its summaries may take, `reserve` what messages leave free for them: also the
+    current summary. `tokens` are those of the payload before the plan.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class _Planner:
         self.minimal = not self.is_asked and (minimal or goes_on)
         plan, budget = self._plan(self.shown), self.shown.budget
         if self.is_asked and budget.capacity > budget.target:
-            # Preserved messages give way to an asked target as they do to the window.
+            # Preserved messages give way to an asked target as to the context window.
             narrow = replace(self.shown, budget=replace(budget, capacity=budget.target))
             smaller = self._plan(narrow)
             if _freed_by(smaller) > _freed_by(plan):
@@ -302,9 +302,9 @@ def _freed_by(plan: NoCompaction | CompactionPlan) -> int:
 def room_for_summaries(source: CompactionInput, target_tokens: int | None = None) -> int:
     """Return how many tokens a compaction reserves for its summaries, labels included.
 
-    That is a share of what the target leaves beside the fixed tokens, in raw counts. It grows with
-    the log, and is at most half of what it stands for. Unless a target is asked for, it is at least
-    `min_room`, as long as the messages that always stay leave it.
+    That is a share of what the target leaves beside sections and tools, in raw counts. It grows
+    with the log, and is at most half of what it stands for. Unless a target is asked for, it is at
+    least `min_room`, as long as the messages that always stay leave it.
     """
     state, resolved, entries = source.state, source.resolved, source.shown
     limits, factor = resolved.compaction_limits(), resolved.factor
@@ -317,10 +317,10 @@ def room_for_summaries(source: CompactionInput, target_tokens: int | None = None
         return max(MIN_SUMMARY_TOKENS, min(int(free * ASKED_ROOM_SHARE), log_tokens - free))
     largest = max(MAX_SUMMARY_TOKENS, log_tokens // LOG_TOKENS_PER_TOKEN)
     room = min(int(free * SUMMARY_ROOM_SHARE), largest, log_tokens // 3)
-    window = int(limits.capacity / factor) - fixed
-    least = min(min_room(tokens + state.summary_tokens), int(window * MAX_MIN_ROOM_SHARE))
+    largest_history = int(limits.capacity / factor) - fixed
+    least = min(min_room(tokens + state.summary_tokens), int(largest_history * MAX_MIN_ROOM_SHARE))
     fewest = ShownHistory(entries, state.hidden_span, NO_ROOM).fewest
-    left = window - sum(item.placeholder_tokens for item in fewest)
+    left = largest_history - sum(item.placeholder_tokens for item in fewest)
     return max(MIN_SUMMARY_TOKENS, min(max(room, least), left))
 
 
@@ -337,7 +337,7 @@ def tokens_hidden_by(plan: CompactionPlan, history: Iterable[Entry]) -> int:
     """Return the tokens of the messages that a plan newly hides."""
     if (hidden := plan.hidden) is None:
         return 0
-    shown = set(plan.unhidden_seqs)
+    shown = set(plan.kept_seqs)
     return tokens_of(item for item in history if hidden.holds(item.seq) and item.seq not in shown)
 
 
@@ -403,7 +403,7 @@ def tree_chunks(plan: CompactionPlan, view: View, chunk_size: int) -> list[Span]
     if (hidden := view.hidden) is not None:
         gap_starts = range(max(start, hidden.start), hidden.end, chunk_size)
         gaps = (Span(first, min(first + chunk_size, hidden.end)) for first in gap_starts)
-        unhidden = set(plan.unhidden_seqs)
+        unhidden = set(plan.kept_seqs)
         chunks += [gap for gap in gaps if not unhidden.issuperset(range(gap.start, gap.end))]
     inside = (chunk for chunk in chunks if overlap((chunk,), view.window))
     return sorted(inside, key=lambda chunk: chunk.start)

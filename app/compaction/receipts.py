@@ -26,7 +26,7 @@ from app.conversations.receipt import (
 )
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import WHOLE, HeadingCount, Summary, overlap, spans_through
-from app.conversations.view_changes import kept_seqs
+from app.conversations.view_changes import protected_in
 from app.http.fields import UUID, ResponseSchema
 from app.repositories import Database, Repositories
 
@@ -108,7 +108,7 @@ class ShownReceipt(CompactionFacts):
         return cls(
             status="undone" if receipt.undone_at is not None else status,
             hidden_range=(receipt.hidden_span.start, receipt.hidden_span.end),
-            kept_seqs=view.unhidden_seqs,
+            kept_seqs=view.kept_seqs,
             cleared_through_seq=view.results_cleared_through,
             repeated_seqs=[item.seq for item in view.repeated_results],
             summary=receipt.summary,
@@ -229,8 +229,8 @@ class ReceiptService:
                 )
                 state = conversation.state
             parent = await session.contexts.find_receipt(conversation_id, receipt.parent_id)
-            kept = kept_seqs(parent.view) if parent is not None else ()
-            with_kept = replace(conversation, state=replace(state, kept_seqs=kept))
+            kept = protected_in(parent.view) if parent is not None else ()
+            with_kept = replace(conversation, state=replace(state, protected_seqs=kept))
             limits = (await self._resolver.of(conversation)).policy_limits
             applied = await session.contexts.show(
                 conversation_id,

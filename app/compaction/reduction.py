@@ -1,4 +1,4 @@
-"""The reducer: reduces what a view shows, stage by stage, without a model. [compaction.emergency]
+"""The reducer: reduces what a view shows, stage by stage, without a model. [compaction.overflow]
 
 1. Stages run in order, each until the history fits or the stage has nothing left to do. Builds,
    compactions and overflows differ in their stages and in what fits.

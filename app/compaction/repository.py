@@ -30,10 +30,10 @@ PINS_RESULT = """(
 _NO_NEW_PIN = f"""NOT EXISTS (
     SELECT FROM pins
     WHERE pins.conversation_id = :conversation_id
-        AND (pins.seq >= :span_start AND pins.seq < :span_end
-            OR (pins.seq <= :results_cleared OR pins.seq = ANY (CAST(:repeated AS bigint[])))
-            AND {PINS_RESULT})
-        AND pins.seq <> ALL (:kept)
+        AND (pins.seq >= :hidden_start AND pins.seq < :hidden_end
+            OR (pins.seq <= :results_cleared_through
+                OR pins.seq = ANY (CAST(:repeated AS bigint[]))) AND {PINS_RESULT})
+        AND pins.seq <> ALL (:protected_seqs)
         AND EXISTS (
             SELECT FROM unnest(CAST(:window_starts AS bigint[]), CAST(:window_ends AS bigint[]))
                 AS part (first, past)
@@ -47,10 +47,11 @@ SHOW_VIEW = Statement(
     f"""
         UPDATE states
         SET view_version = view_version + 1, view_cause = CAST(:cause AS text),
-            compaction_id = :compaction_id, span_start = :span_start, span_end = :span_end,
-            kept = :kept, results_cleared = :results_cleared, summary_tokens = :summary_tokens,
-            hidden_tokens = :hidden_tokens, hidden_messages = :hidden_messages,
-            resume_at = :resume_at, failures = CASE WHEN {_CLEARS} THEN failures ELSE 0 END,
+            compaction_id = :compaction_id, hidden_start = :hidden_start, hidden_end = :hidden_end,
+            protected_seqs = :protected_seqs, results_cleared_through = :results_cleared_through,
+            summary_tokens = :summary_tokens, hidden_tokens = :hidden_tokens,
+            hidden_messages = :hidden_messages, resume_at_tokens = :resume_at_tokens,
+            failures = CASE WHEN {_CLEARS} THEN failures ELSE 0 END,
             last_failure = CASE WHEN {_CLEARS} THEN last_failure END,
             failed_at = CASE WHEN {_CLEARS} THEN failed_at END,
             due_at = CASE WHEN {_CLEARS} THEN due_at END
@@ -62,15 +63,15 @@ SHOW_WHOLE_LOG = Statement(
     f"""
         UPDATE states
         SET view_version = view_version + 1, view_cause = 'policy_changed', compaction_id = NULL,
-            span_start = NULL, span_end = NULL, kept = '{{}}', results_cleared = 0,
-            summary_tokens = 0, hidden_tokens = outside_tokens,
-            hidden_messages = outside_messages, resume_at = 0, failures = 0,
+            hidden_start = NULL, hidden_end = NULL, protected_seqs = '{{}}',
+            results_cleared_through = 0, summary_tokens = 0, hidden_tokens = outside_tokens,
+            hidden_messages = outside_messages, resume_at_tokens = 0, failures = 0,
             last_failure = NULL, failed_at = NULL
         WHERE {_OWN} AND view_version = :view_version
         """
 )
 
-SUSPEND_COMPACTION = Statement(f"UPDATE states SET resume_at = :resume_at WHERE {_OWN}")
+SUSPEND = Statement(f"UPDATE states SET resume_at_tokens = :resume_at_tokens WHERE {_OWN}")
 MARK_UNDONE = Statement(f"UPDATE compactions SET undone_at = now() WHERE {_THIS}")
 FIND_RECEIPT = Statement(f"SELECT * FROM compactions WHERE {_THIS}")
 
@@ -111,8 +112,8 @@ class ReceiptQueries(Repository):
             parent_id=receipt.parent_id,
             trigger=receipt.trigger,
             policy_strategy=receipt.policy_strategy,
-            span_start=receipt.hidden_span.start,
-            span_end=receipt.hidden_span.end,
+            hidden_start=receipt.hidden_span.start,
+            hidden_end=receipt.hidden_span.end,
             **_texts(receipt),
         )
 
@@ -141,19 +142,18 @@ class ReceiptQueries(Repository):
         view, hidden = visible.view, visible.view.hidden
         values = fields_of(visible) | {
             "conversation_id": conversation_id,
-            "span_start": hidden.start if hidden is not None else None,
-            "span_end": hidden.end if hidden is not None else None,
-            "kept": visible.kept_seqs,
-            "results_cleared": view.results_cleared_through,
+            "hidden_start": hidden.start if hidden is not None else None,
+            "hidden_end": hidden.end if hidden is not None else None,
+            "protected_seqs": visible.protected_seqs,
+            "results_cleared_through": view.results_cleared_through,
             "repeated": [item.seq for item in view.repeated_results],
             "window_starts": [span.start for span in view.window],
             "window_ends": [span.end for span in view.window],
             "view_version": view_version,
             "cause": cause,
-            "resume_at": resume_at_tokens,
+            "resume_at_tokens": resume_at_tokens,
         }
-        changed = await self._session.run(SHOW_VIEW, **values)
-        return changed == 1
+        return await self._session.run(SHOW_VIEW, **values) == 1
 
     async def show_whole_log(self, conversation_id: str, view_version: int) -> None:
         """Show the whole log again, if the view has this version."""
@@ -164,7 +164,7 @@ class ReceiptQueries(Repository):
     async def suspend_compaction(self, conversation_id: str, resume_at_tokens: int) -> None:
         """Suspend background compaction until the log has this many tokens."""
         await self._session.run(
-            SUSPEND_COMPACTION, conversation_id=conversation_id, resume_at=resume_at_tokens
+            SUSPEND, conversation_id=conversation_id, resume_at_tokens=resume_at_tokens
         )
 
     async def mark_undone(self, conversation_id: str, compaction_id: str) -> None:

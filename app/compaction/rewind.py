@@ -25,7 +25,7 @@ from app.conversations.receipt import Receipt, Trigger
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.stored_receipts import store_view
 from app.conversations.view import Span, count_in, overlap
-from app.conversations.view_changes import base_view, covers_only, kept_seqs
+from app.conversations.view_changes import base_view, covers_only, protected_in
 from app.repositories import Database, Repositories
 
 REWOUND: Final = "rewound"
@@ -104,11 +104,11 @@ class RewindService:
             shown = await session.contexts.find_receipt(key, shown.parent_id)
         conversation = await self._active.rewind(session, before, leaving)
         state, policy = conversation.state, self._resolver.policy_of(conversation)
-        kept = state.kept_seqs
+        kept = state.protected_seqs
         if shown is not active:
-            kept = kept_seqs(shown.view) if shown is not None else ()
+            kept = protected_in(shown.view) if shown is not None else ()
         kept = tuple(seq for seq in kept if seq <= to_seq)
-        conversation = replace(conversation, state=replace(state, kept_seqs=kept))
+        conversation = replace(conversation, state=replace(state, protected_seqs=kept))
         view = base_view(conversation.state, shown.view if shown is not None else None, policy)
         left = base_view(before.state, active.view if active is not None else None, policy)
         receipt = Receipt(
@@ -117,7 +117,7 @@ class RewindService:
             trigger=Trigger.REWIND,
             strategy=Trigger.REWIND,
             policy_strategy=shown.policy_strategy if shown is not None else Trigger.REWIND,
-            strategies_run=(Trigger.REWIND,),
+            stages=(Trigger.REWIND,),
             hidden_span=leaving,
             view=view,
             before_messages=before.state.shown_messages + len(left.summary_texts()),

@@ -201,7 +201,7 @@ async def undo_compaction(
     """Show again what was shown before the newest active compaction, byte for byte.
 
     Another one is `409`. The conversation is not compacted automatically until the log has grown
-    by 5 % of the window, as long as it fits.
+    by 5 % of the effective window, as long as it fits.
     """
     return await services(request).receipts.undo(tenant_of(request), conversation_id, compaction_id)
 
@@ -226,8 +226,7 @@ async def get_job(request: Request, job_id: JobPath) -> Job:
     """Return the status of a job, and its result or its error once it has ended."""
     if not UUID.fullmatch(job_id):
         raise NotFound(f"No job {job_id}", {"job_id": job_id})
-    job = await services(request).compaction.job(tenant_of(request), job_id.lower())
-    return _shown_job(job)
+    return _shown_job(await services(request).compaction.job(tenant_of(request), job_id.lower()))
 
 
 @router.get("/v1/strategies", summary="List strategies", tags=["models"])

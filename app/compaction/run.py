@@ -194,7 +194,7 @@ class CompactionRun:
         """Summarise what a provider's item stands for; what is shown stays the same."""
         view = self.source.view
         hidden = Span(view.hidden.start if view.hidden is not None else 1, item_seq)
-        plan = CompactionPlan((Trigger.PROVIDER,), 0, hidden, view.unhidden_seqs)
+        plan = CompactionPlan((Trigger.PROVIDER,), 0, hidden, view.kept_seqs)
         summary, retain = await self.summarise(plan, hidden, self.summary_limit(plan))
         after = replace(view, summaries=(summary,), retain=retain or view.retain)
         return Executed(plan, after, (summary,))
@@ -221,7 +221,7 @@ class CompactionRun:
             spans=spans,
             previous="\n\n".join(summary.text for summary in view.summaries) or None,
             retained=view.retain,
-            verbatim_seqs=frozenset(plan.unhidden_seqs),
+            verbatim_seqs=frozenset(plan.kept_seqs),
         )
         result = await summarise_paged(self.database, self.summariser, task)
         level = max((summary.level for summary in view.summaries), default=1)
@@ -244,7 +244,7 @@ class CompactionRun:
         released = [Span(seq, seq + 1) for seq in plan.released_seqs]
         for chunk in chunks:
             parts = overlap([*released, chunk] if not made else [chunk], view.window)
-            kept_tokens, verbatim = self._kept_room(nodes, room), frozenset(plan.unhidden_seqs)
+            kept_tokens, verbatim = self._kept_room(nodes, room), frozenset(plan.kept_seqs)
             task = self._task(chunk, limit, shown_after=(), kept_tokens=kept_tokens)
             task = replace(task, spans=parts, verbatim_seqs=verbatim)
             result = await summarise_paged(self.database, self.summariser, task)
@@ -371,7 +371,7 @@ class CompactionRun:
         degraded = []
         if plan.drops_without_summary:
             degraded.append(DROPPED_WITHOUT_SUMMARY)
-        if self.strategy is StrategyName.PROVIDER and self.trigger is Trigger.PROACTIVE:
+        if self.strategy is StrategyName.PROVIDER and self.trigger is Trigger.BUILD:
             degraded.append(NO_PROVIDER_COMPACTION)  # [strategy.provider]
         return Receipt(
             compaction_id=compaction_id,
@@ -381,7 +381,7 @@ class CompactionRun:
             policy_strategy=resolved.policy.strategy
             if view.provider_item is None
             else Trigger.PROVIDER,
-            strategies_run=plan.stages,
+            stages=plan.stages,
             hidden_span=plan.hidden or view.hidden or Span(1, view.last_cleared_result + 1),
             view=view,
             made=tuple(executed.made),

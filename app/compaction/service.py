@@ -215,7 +215,7 @@ class CompactionService:
     async def _compact_if_due(self, tenant_id: str, conversation_id: str) -> None:
         source = await self._read(tenant_id, conversation_id)
         state, resolved = source.state, source.resolved
-        if state.is_resting:
+        if state.is_backing_off:
             return
         is_due = compaction_threshold(resolved).reached(state)
         if not is_due:
@@ -253,7 +253,7 @@ class CompactionService:
         plan: an attempt that compacted nothing is not repeated until it changes, because builds
         are frequent.
         """
-        if state.is_resting:
+        if state.is_backing_off:
             raise ServiceUnavailable("The summariser failed a moment ago")
         if self._fruitless_plans.get(conversation_id) == plan_key:
             return NoCompaction("nothing could be compacted, and nothing has changed since")
@@ -264,7 +264,7 @@ class CompactionService:
                 source = await self._read(tenant_id, conversation_id, settings)
                 if source.state.view_version != state.view_version:
                     return None
-                result = await self._compact(self.start(source, Trigger.PROACTIVE))
+                result = await self._compact(self.start(source, Trigger.BUILD))
         except Conflict:
             return None
         if result.compacted:
@@ -283,7 +283,7 @@ class CompactionService:
         source = await self._read(tenant_id, conversation_id, settings)
         if source.state.view_version != view_version or not lacks_summary(source.view):
             return ()
-        if not source.state.is_resting:
+        if not source.state.is_backing_off:
             try:
                 await self._add_summary(self.start(source, Trigger.PROVIDER))
                 return ()
@@ -324,8 +324,8 @@ class CompactionService:
         """
         before, after = source.tokens_in(source.view), source.tokens_in(view)
         source = replace(source, view=with_item_sent(source.view))
-        run = self.start(source, Trigger.EMERGENCY)
-        stages = (Trigger.EMERGENCY.value,)
+        run = self.start(source, Trigger.OVERFLOW)
+        stages = (Trigger.OVERFLOW.value,)
         plan = CompactionPlan(stages, 0, hidden=view.hidden, summarises=False)
         receipt = self._receipt(run, Executed(plan, with_item_sent(view)))
         receipt = replace(receipt, before_tokens=before, after_tokens=after)
@@ -575,7 +575,7 @@ def _nothing_done(run: CompactionRun, reason: str, stages: tuple[str, ...] = ())
     """Return the result of a compaction that changed nothing."""
     source = run.source
     result = unchanged(reason, source.tokens_in(source.view), source.messages_in(source.view))
-    return replace(result, strategies_run=stages)
+    return replace(result, stages=stages)
 
 
 def _resume_at_tokens(run: CompactionRun, receipt: Receipt) -> int:

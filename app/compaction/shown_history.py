@@ -58,7 +58,7 @@ class HistoryBudget:
         return min(self.target, self.capacity) - self.fixed - self.summary
 
     def fits(self, history_tokens: int) -> bool:
-        """Whether a history of this size fits beside the fixed tokens and a summary."""
+        """Whether a history of this size fits beside sections, tools and a summary."""
         return history_tokens + self.fixed + self.summary <= self.capacity
 
     def meets_target(self, history_tokens: int) -> bool:
@@ -158,7 +158,7 @@ class ShownHistory:
         return replace(
             plan,
             hidden=hidden,
-            unhidden_seqs=tuple(item.seq for item in after.entries if hidden.holds(item.seq)),
+            kept_seqs=tuple(item.seq for item in after.entries if hidden.holds(item.seq)),
             summarises=summarises,
             hides_preserved=hides_preserved,
             released_seqs=tuple(seq for seq in seqs if covered and covered.holds(seq)),

@@ -150,7 +150,7 @@ def _chunks(shown: ShownHistory, plan: CompactionPlan) -> tuple[Span, ...]:
     parts = [plan.hidden]
     if (covered := shown.covered) is not None:
         parts = [Span(plan.hidden.start, covered.start), Span(covered.end, plan.hidden.end)]
-    size, unhidden = shown.policy.tree_summary.chunk_size, set(plan.unhidden_seqs)
+    size, unhidden = shown.policy.tree_summary.chunk_size, set(plan.kept_seqs)
     chunks: list[Span] = []
     for part in parts:
         starts, count = list[int](), size

@@ -46,7 +46,7 @@ from app.context.state import (
     PayloadCache,
     Retry,
 )
-from app.conversations.epoch import BuildId, Epoch, payload_stream_of, requested_total
+from app.conversations.epoch import BuildId, Epoch, payload_stream_of, requested_context_window
 from app.conversations.from_rows import epoch_start_from
 from app.conversations.messages.service import StoredBatch
 from app.conversations.pressure import BudgetStatus, read_budget, stored_tokens_of
@@ -97,8 +97,7 @@ class ContextService:
 
         With the batch that was just appended it need not be read.
         """
-        attempt = Attempt(tenant_id, conversation_id, settings, known, appended)
-        return await self._answer(attempt)
+        return await self._answer(Attempt(tenant_id, conversation_id, settings, known, appended))
 
     async def dry_run(
         self, tenant_id: str, conversation_id: str, settings: RequestSettings
@@ -203,7 +202,8 @@ async def load(deps: BuildDependencies, attempt: Attempt) -> BuildState | Retry:
         where = " in its active window" if stored.head_seq else ""
         raise ValidationError(f"Conversation has no messages{where}")
     last_epoch, factor = build_input.request_epoch or build_input.epoch, None
-    if last_epoch is not None and last_epoch.requested_total != requested_total(settings):
+    requested = requested_context_window(settings)
+    if last_epoch is not None and last_epoch.requested_context_window != requested:
         last_epoch = None
     if last_epoch is not None:
         # The epoch's factor stays while it is close to the model's.
@@ -311,14 +311,14 @@ async def _record(
     if attempt.is_dry_run:
         return build
     after: BuildInput | None = replace(state.input, view=None, rows=[])
-    if is_new or state.adds_change:
+    if is_new or state.has_new_change:
         texts, before, extra = dict(state.resolved.texts), None, None
         if is_new:
             if state.texts_before_history:
                 texts[state.dynamic_hash] = json_text.dumps(state.texts_before_history)
             extra = await _extra_tokens(deps, state, 0)
-        elif state.continued is not None:
-            epoch, before = state.continued, epoch.changes
+        elif state.continued_epoch is not None:
+            epoch, before = state.continued_epoch, epoch.changes
         async with deps.database.session() as session:
             version = await session.contexts.add_epoch(key, epoch, texts, extra, before)
         if version is None:
@@ -360,7 +360,7 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
         epoch_id=deps.new_id(),
         payload_stream=payload_stream_of(settings, resolved.model or ""),
         format=settings.format,
-        requested_total=requested_total(settings),
+        requested_context_window=requested_context_window(settings),
         reason=choice.break_reason,
         start_seq=state.stored.head_seq,
         view_version=state.stored.view_version,
@@ -368,7 +368,7 @@ def _new_epoch(deps: BuildDependencies, state: BuildState, choice: EpochChoice) 
         sections_hash=resolved.sections_hash,
         tools_hash=resolved.tools_hash,
         policy_hash=resolved.policy_hash,
-        changes=state.continued.changes if state.continued is not None else "[]",
+        changes=state.continued_epoch.changes if state.continued_epoch is not None else "[]",
     )
 
 
@@ -381,7 +381,7 @@ async def _extra_tokens(deps: BuildDependencies, state: BuildState, min_change: 
     conversation, stored = state.input.conversation, state.stored
     model = conversation.model or deps.resolver.default_model
     slides = state.resolved.policy.strategy is StrategyName.SLIDING_WINDOW
-    if requested_total(state.attempt.settings) or state.resolved.model != model or slides:
+    if requested_context_window(state.attempt.settings) or state.resolved.model != model or slides:
         return None
     resolved = await deps.resolver.of(conversation)
     extra = state.tokens.total

@@ -92,7 +92,7 @@ def is_current(state: BuildState, start: EpochStart | None, view_version: int) -
         and start is not None
         and epoch.view_version == view_version
         and epoch.policy_hash == state.resolved.policy_hash
-        and (start.total, start.max_output_tokens) == (limits.total, limits.max_output_tokens)
+        and start.limits == (limits.context_window, limits.max_output_tokens)
     )
 
 
@@ -251,7 +251,7 @@ def _can_extend(cached: CachedPayload, state: BuildState) -> bool:
     assembler, changes = cached.assembler, state.changes
     placed = assembler.changes[: assembler.placed]
     # A change that is not stored yet is not in the payloads of other builds.
-    is_apart = state.adds_change and len(placed) < len(changes)
+    is_apart = state.has_new_change and len(placed) < len(changes)
     return (
         not is_apart
         and changes[: len(placed)] == placed
@@ -407,7 +407,7 @@ def _expected_agent_tools(deps: BuildDependencies, state: BuildState) -> tuple[s
             return ()
         if not _may_add_tools(replace(state, entries=cached.entries[-1:])):
             return _last_agent_tools(state)
-    return () if state.view.shortened else (*_lasting_agent_tools(state), *state.stored.mentions)
+    return () if state.view.shortened else (*_lasting_agent_tools(state), *state.stored.named_tools)
 
 
 def _may_add_tools(state: BuildState) -> bool:

@@ -20,7 +20,7 @@ from app.conversations.epoch import (
     PromptChange,
     changes_json,
     model_in,
-    requested_total,
+    requested_context_window,
 )
 from app.conversations.from_rows import changes_from, current_hashes, epoch_start_from
 from app.conversations.partial_messages import MEDIA_LEFT_OUT, MESSAGES_SHORTENED
@@ -136,14 +136,14 @@ def _has_changes(state: BuildState) -> bool:
 
 def _loses_changes(state: BuildState) -> bool:
     """Whether the last epoch has such items, and the payload has not."""
-    return _has_changes(state) and state.continued is None
+    return _has_changes(state) and state.continued_epoch is None
 
 
 def _new_start(state: BuildState, kept_tools: tuple[str, ...]) -> EpochStart:
     agent_tools = needed_agent_tools(state, kept_tools) if state.items is not None else kept_tools
     return EpochStart(
         state.view,
-        state.limits.total,
+        state.limits.context_window,
         state.limits.max_output_tokens,
         state.tools.with_agent_tools(agent_tools),
         tuple(value for value in state.degraded if value not in DEGRADED_ONE_BUILD),
@@ -171,7 +171,7 @@ def _begins_with_item(state: BuildState) -> bool:
     view, item = state.view, state.view.sent_item
     if item is None or item.model != state.resolved.model or state.min_reasoning_after:
         return False
-    is_alone = not (state.leading.texts or view.unhidden_seqs or view.summary_texts())
+    is_alone = not (state.leading.texts or view.kept_seqs or view.summary_texts())
     return is_alone and not view.is_reduced_inside
 
 
@@ -206,7 +206,7 @@ def _has_foreign(state: BuildState) -> bool:
 async def with_changes_as_items(deps: BuildDependencies, state: BuildState) -> BuildState:
     """Go on with the sections and tools of the last epoch, if their changes can be items of it."""
     epoch, present = state.last_epoch, state.resolved
-    if epoch is None or epoch is not state.input.epoch or state.attempt.starts_epoch:
+    if epoch is None or epoch is not state.input.epoch or state.attempt.must_begin_epoch:
         return state
     start, changes = epoch_start_from(epoch.start_json), changes_from(epoch.changes)
     last, key = current_hashes(epoch), state.conversation_id
@@ -227,7 +227,7 @@ async def with_changes_as_items(deps: BuildDependencies, state: BuildState) -> B
         epoch = replace(epoch, changes=changes_json(changes))
     async with deps.database.session() as session:
         resolved = await deps.resolver.with_prompt_of(session, key, present, epoch)
-    return replace(state, resolved=resolved, continued=epoch)
+    return replace(state, resolved=resolved, continued_epoch=epoch)
 
 
 def planned_change(
@@ -276,16 +276,16 @@ def break_reason(
     if last_epoch.view_version < stored.redacted_version:
         return "redacted"
     last_sections, last_tools = current_hashes(last_epoch)
-    if state.continued is not None:
+    if state.continued_epoch is not None:
         last_sections, last_tools = resolved.sections_hash, resolved.tools_hash
     if last_tools != resolved.tools_hash:
         return "tools_changed"
     sections = (last_sections, last_start.dynamic_hash)
     if sections != (resolved.sections_hash, new_start.dynamic_hash):
         return "sections_changed"
-    totals = (last_start.total, last_start.max_output_tokens, last_epoch.requested_total)
-    window = requested_total(state.attempt.settings)
-    if totals != (new_start.total, new_start.max_output_tokens, window):
+    requested = requested_context_window(state.attempt.settings)
+    last_limits = (*last_start.limits, last_epoch.requested_context_window)
+    if last_limits != (*new_start.limits, requested):
         return "budget_changed"
     if last_epoch.policy_hash != resolved.policy_hash:
         return "policy_changed"

@@ -75,11 +75,11 @@ async def fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | Ov
     extend the last epoch, a new epoch begins with them as its prompt.
     """
     fitted = await _fit(deps, state)
-    extends = state.continued is None or isinstance(fitted, Retry)
+    extends = state.continued_epoch is None or isinstance(fitted, Retry)
     if isinstance(fitted, Fitted) and fitted.state.rendered is not None:
-        begins = fitted.epoch.break_reason and (fitted.epoch.leaves_prefix or state.adds_change)
+        begins = fitted.epoch.break_reason and (fitted.epoch.leaves_prefix or state.has_new_change)
         extends = extends or not (begins or fitted.state.rendered.assembler.misplaced)
-    return fitted if extends else Retry(replace(state.attempt, starts_epoch=True))
+    return fitted if extends else Retry(replace(state.attempt, must_begin_epoch=True))
 
 
 async def _fit(deps: BuildDependencies, state: BuildState) -> Fitted | Retry | Overflow:
@@ -157,7 +157,7 @@ def _media_cut(state: BuildState) -> MediaCut | None:
     """Return which media a rendered payload has to leave out, None where it need not."""
     assert state.rendered is not None and state.items is not None
     sent, resolved = state.rendered.assembler.media, state.resolved
-    limits = media_limits(resolved.model or "", state.format, state.limits.total)
+    limits = media_limits(resolved.model or "", state.format, state.limits.context_window)
     if limits is None or not sent:
         return None
     tools = resolved.wire_tools(state.format, state.tools) or b""
@@ -177,7 +177,7 @@ async def _clear_tool_results(deps: BuildDependencies, state: BuildState) -> boo
     is_kept = not policy.enabled or resolved.policy.strategy is StrategyName.FULL_HISTORY
     if is_kept or attempt.is_dry_run:
         return False
-    budget, min_cleared = tool_output_limits(policy, limits.total)
+    budget, min_cleared = tool_output_limits(policy, limits.context_window)
     if state.rendered is not None:
         output_tokens = state.rendered.output_tokens
     else:
@@ -297,7 +297,7 @@ async def _reduce(
     """
     reduced = await _reduce_view(deps, state, overshoot)
     if isinstance(reduced, Overflow) and state.view.summarised is not None:
-        whole, shown_inside = state.view.summarised, state.view.unhidden_seqs
+        whole, shown_inside = state.view.summarised, state.view.kept_seqs
         plan = CompactionPlan((EXTRACTIVE_SUMMARY,), 0, whole, shown_inside)
         summary, retain = await _summarise(deps, state, plan, whole)
         view = replace(state.view, summaries=(summary,), retain=retain)

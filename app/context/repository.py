@@ -9,7 +9,7 @@ from typing import Any
 from app.common.errors import NotFound
 from app.compaction.repository import PINS_RESULT, ReceiptQueries
 from app.conversations.conversation import Conversation
-from app.conversations.epoch import Epoch, requested_total
+from app.conversations.epoch import Epoch, requested_context_window
 from app.conversations.from_rows import (
     AGENT_JOIN,
     CONVERSATION_COLUMNS,
@@ -55,14 +55,14 @@ _ROW_ARRAYS = f"""
     array_agg(r.tokens ORDER BY r.seq) AS row_tokens,
     array_agg(r.reasoning_tokens ORDER BY r.seq) AS row_reasoning,
     array_agg(r.call_ids ORDER BY r.seq) AS row_calls,
-    array_agg(r.has_media ORDER BY r.seq) AS row_media,
-    array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media AND r.reasoning_tokens = 0
+    array_agg(r.needs_body ORDER BY r.seq) AS row_media,
+    array_agg(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.needs_body AND r.reasoning_tokens = 0
             THEN 'openai_chat' ELSE r.format END ORDER BY r.seq) AS row_formats,
     array_agg(CASE WHEN r.role = 'tool' AND r.output IS NOT NULL
             AND r.seq <= :cleared_through AND r.tokens > {MAX_PLACEHOLDER_TOKENS}
             AND r.seq <> ALL (CAST(:uncleared AS bigint[])) THEN ''
         WHEN octet_length(r.body) > {_LONG_BYTES} THEN NULL
-        ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.has_media
+        ELSE convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT r.needs_body
                 AND r.reasoning_tokens = 0
             THEN coalesce(r.chat_item, r.body) ELSE r.body END, 'UTF8') END
         ORDER BY r.seq) AS bodies,
@@ -116,8 +116,8 @@ READ = Statement(
             SELECT * FROM epochs same_window
             WHERE same_window.conversation_id = :conversation_id
                 AND same_window.payload_stream = {_PAYLOAD_STREAM}
-                AND same_window.requested_total = :requested_total
-                AND e.requested_total <> :requested_total
+                AND same_window.requested_context_window = :requested_context_window
+                AND e.requested_context_window <> :requested_context_window
             ORDER BY same_window.epoch DESC LIMIT 1
         ) w ON true
         CROSS JOIN LATERAL (
@@ -153,7 +153,7 @@ ROWS = Statement(
 
 LONG_TEXT = Statement(
     """
-        SELECT convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT has_media
+        SELECT convert_to(CASE WHEN CAST(:as_chat AS boolean) AND NOT needs_body
                 AND reasoning_tokens = 0
             THEN coalesce(chat_item, body) ELSE body END, 'UTF8') AS text
         FROM messages WHERE conversation_id = :conversation_id AND seq = :seq
@@ -282,7 +282,7 @@ class ContextRepository(ReceiptQueries):
             format=settings.format,
             model=model,
             default_model=default_model,
-            requested_total=requested_total(settings),
+            requested_context_window=requested_context_window(settings),
             cached_epoch_id=cached_epoch_id,
             cached_through=cached_through,
             cleared_through=0,

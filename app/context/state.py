@@ -25,7 +25,7 @@ from app.compaction.summaries.summariser import Summariser
 from app.context.repository import BuildInput
 from app.context.schemas import Known
 from app.conversations.conversation import BreakReason, ConversationState
-from app.conversations.epoch import Epoch, PromptChange, model_in, requested_total
+from app.conversations.epoch import Epoch, PromptChange, model_in, requested_context_window
 from app.conversations.from_rows import changes_from
 from app.conversations.messages.row import LogRow
 from app.conversations.messages.service import StoredBatch
@@ -147,7 +147,8 @@ class PayloadCache:
     def of_epoch(self, tenant_id: str, conversation_id: str, epoch: Epoch) -> CachedPayload | None:
         """Return the rendered history of an epoch, None where this process has none."""
         for model in ("", model_in(epoch.payload_stream)):
-            key = (tenant_id, conversation_id, epoch.format, model, str(epoch.requested_total))
+            context_window = str(epoch.requested_context_window)
+            key = (tenant_id, conversation_id, epoch.format, model, context_window)
             cached = self.find(key)
             if cached is not None and cached.epoch_id == epoch.epoch_id:
                 return cached
@@ -197,8 +198,8 @@ class Attempt:
 
     A dry run neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
     sent again. `break_reason` is why the last pass had to begin an epoch, before it cleared
-    results. With `starts_epoch` changed sections and tools are the prompt of a new epoch, not items
-    of the last.
+    results. With `must_begin_epoch` changed sections and tools are the prompt of a new epoch, not
+    items of the last.
     """
 
     tenant_id: str
@@ -212,14 +213,13 @@ class Attempt:
     is_dry_run: bool = False
     drops_reasoning: bool = False
     break_reason: BreakReason | None = None
-    starts_epoch: bool = False
+    must_begin_epoch: bool = False
 
     @property
     def cache_key(self) -> tuple[str, ...]:
         """The key of the payload cache: the payload stream and the requested context window."""
-        settings = self.settings
-        window = str(requested_total(settings))
-        return self.tenant_id, self.conversation_id, settings.format, settings.model or "", window
+        settings, ids = self.settings, (self.tenant_id, self.conversation_id)
+        return *ids, settings.format, settings.model or "", str(requested_context_window(settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,9 @@ class BuildState:
     may grow while a cached payload does. `dynamic_texts` are those of scratchpad and status, which
     stand before or after the history as the policy says. `excluded_seqs` are the tool results that
     the policy never clears, None until they are read. Only reasoning after `min_reasoning_after` is
-    sent, because no payload with more fits. The epoch that is `continued` has changed sections and
-    tools as items, of which the last may not be stored yet; those in `resolved` are of its start.
+    sent, because no payload with more fits. The `continued_epoch` is the last one
+    with changed sections and tools as items, of which the newest may not be stored yet; those in
+    `resolved` are of its start. None where nothing changed inside it.
     """
 
     attempt: Attempt
@@ -258,17 +259,17 @@ class BuildState:
     rendered: CachedPayload | None = None
     items: PayloadItems | None = None
     excluded_seqs: frozenset[int] | None = None
-    continued: Epoch | None = None
+    continued_epoch: Epoch | None = None
 
     @property
     def changes(self) -> tuple[PromptChange, ...]:
         """The changed sections and tools that are items of the payload."""
-        return changes_from(self.continued.changes) if self.continued is not None else ()
+        return changes_from(epoch.changes) if (epoch := self.continued_epoch) is not None else ()
 
     @property
-    def adds_change(self) -> bool:
+    def has_new_change(self) -> bool:
         """Whether the last change is not stored yet."""
-        return self.continued is not None and self.continued is not self.input.epoch
+        return self.continued_epoch is not None and self.continued_epoch is not self.input.epoch
 
     @property
     def format(self) -> FormatName:

@@ -267,8 +267,7 @@ class StatelessService:
                 new_state = ContextState(STRATEGY, summary, span, self._now().isoformat())
             note = {"role": "system", "content": f"[Earlier conversation summary: {summary}]"}
             messages = [*messages[: middle.start], note, *messages[middle.stop :]]
-        tokens = estimate_tokens(messages)
-        return ContextResult(messages, middle is not None, tokens, new_state)
+        return ContextResult(messages, middle is not None, estimate_tokens(messages), new_state)
 
     async def compress(self, tenant_id: str, request: Compression) -> MessageSummary:
         """Return a summary of all the messages; raises as `build` does.

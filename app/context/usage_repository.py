@@ -321,9 +321,9 @@ def _report_from(row: Any) -> ReportItem:
 
 
 def _epoch_item_from(row: Any) -> EpochItem:
-    window, reason = row["requested_total"] or None, row["reason"]
+    requested, reason = row["requested_context_window"] or None, row["reason"]
     after = tuple(change.after_seq for change in changes_from(row["changes"]))
-    names = {"context_window": window, "cache_break_reason": reason, "changed_after": after}
+    names = {"context_window": requested, "cache_break_reason": reason, "changed_after": after}
     return read(EpochItem, row, model=model_in(row["payload_stream"]), **names)
 
 

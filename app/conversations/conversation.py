@@ -139,17 +139,17 @@ class ConversationState:
     - `tokens` is the sum of the whole log by the conversation's counter. No payload shows
       `hidden_tokens` of them: the `outside_tokens` outside the active window, and the tokens that
       the active compaction hides.
-    - The active compaction hides `hidden_span`. The messages in `kept_seqs`, such as pinned ones,
-      are neither hidden nor cleared. `view_version` grows with every change of the view, and
+    - The active compaction hides `hidden_span`. The messages in `protected_seqs`, such as pinned
+      ones, are neither hidden nor cleared. `view_version` grows with every change of the view, and
       `view_cause` is the reason of the last one.
     - The active `window` was last moved for a rolling window of `window_seconds`. `oldest_at` is
       the time of its oldest message. The last clear was at `cleared_at`, after `cleared_seq`.
-    - Tool results up to the seq `results_cleared_through` are placeholders. `mentions` are the
-      agent tools that cut results name. `promoted` are the tools that searches found in the turn
+    - Tool results up to the seq `results_cleared_through` are placeholders. `named_tools` are the
+      agent tools that previews name. `promoted` are the tools that searches found in the turn
       `promoted_turn`.
     - No background compaction runs before the log has `resume_at_tokens` tokens. `is_due` is set
       when one is due, and `became_due` when the last append made it due. `failures` counts failed
-      attempts in a row; `is_resting` is set until the next attempt.
+      attempts in a row; after one, `is_backing_off` until the next may run.
     - `redacted_version` is the view version of the last redaction, 0 without any. `input_version`
       grows with each epoch and pin.
     - The newest payload has `extra_tokens` more than follows from the rest, or less: reasoning,
@@ -166,15 +166,15 @@ class ConversationState:
     summary_tokens: int = 0
     hidden_tokens: int = 0
     hidden_messages: int = 0
-    kept_seqs: tuple[int, ...] = ()
+    protected_seqs: tuple[int, ...] = ()
     view_cause: BreakReason | None = None
     results_cleared_through: int = 0
-    mentions: tuple[str, ...] = ()
+    named_tools: tuple[str, ...] = ()
     promoted: tuple[str, ...] = ()
     promoted_turn: int = 0
     resume_at_tokens: int = 0
     is_due: bool = False
-    is_resting: bool = False
+    is_backing_off: bool = False
     became_due: bool = False
     failures: int = 0
     window: ActiveWindow = WHOLE_LOG_WINDOW

@@ -5,7 +5,8 @@
    the one before. When either changes, a new epoch starts, with the reason, but for rule 3.
 3. Changed sections and tools may also be items of the epoch, after its prefix, where the provider
    has such items. They are part of the system prompt and the tools of the next epoch.
-4. Only its start and these changes are stored. Each of its payloads follows from them and the log.
+4. Its start, these changes, and up to where its provider removed reasoning are stored. Each of its
+   payloads follows from them, the log, and the stored tails.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any, Final, NamedTuple
 
 from app.common import json_text
 from app.conversations.view import View
+from app.models.budget import ContextWindow
 from app.prompt.resolved_settings import NO_PAYLOAD_TOOLS, PayloadTools, RequestSettings
 
-NO_REQUESTED_TOTAL = 0
-"""The `requested_total` of an epoch whose context window is that of the policy."""
+NO_REQUESTED_CONTEXT_WINDOW = 0
+"""The `requested_context_window` of an epoch whose context window is that of the policy."""
 
 
 _BUILD_ID = re.compile(
@@ -37,7 +39,7 @@ PROVIDER_COMPACTED: Final = "provider_compacted"
 class Epoch:
     """The start of an epoch: all inputs of a payload except for newer messages.
 
-    `start_json` holds the view and the limits. `requested_total` is the context window in
+    `start_json` holds the view and the limits. `requested_context_window` is the context window in
     tokens that the request asks for, 0 for that of the policy. Up to the seq `reasoning_removed`
     the provider has removed reasoning from its payloads, which ends it. `changes` is the JSON of
     its `PromptChange`s.
@@ -47,7 +49,7 @@ class Epoch:
     epoch_id: str
     payload_stream: str
     format: str
-    requested_total: int
+    requested_context_window: int
     reason: str | None
     start_seq: int
     view_version: int
@@ -79,18 +81,23 @@ def changes_json(changes: Sequence[PromptChange]) -> str:
 class EpochStart:
     """What is stored when an epoch begins; with the log it gives every payload of the epoch.
 
-    `total` is the context window in tokens. `tools` are the agent tools of the payload and the
-    deferred tools. `degraded` lists what the view lacks. Token counts are multiplied by `factor`.
-    `dynamic_hash` is the hash of the dynamic text before the history, empty without any.
+    `tools` are the agent tools of the payload and the deferred tools. `degraded` lists what the
+    view lacks. Token counts are multiplied by `factor`. `dynamic_hash` is the hash of the dynamic
+    text before the history, empty without any.
     """
 
     view: View
-    total: int
+    context_window: int
     max_output_tokens: int
     tools: PayloadTools = NO_PAYLOAD_TOOLS
     degraded: tuple[str, ...] = ()
     factor: float = 1.0
     dynamic_hash: str = ""
+
+    @property
+    def limits(self) -> ContextWindow:
+        """The context window, with the reserved output."""
+        return ContextWindow(self.context_window, self.max_output_tokens)
 
     def as_json(self) -> str:
         """Return the JSON that is stored with the epoch."""
@@ -133,6 +140,6 @@ def model_in(payload_stream: str) -> str:
     return payload_stream.partition(":")[2]
 
 
-def requested_total(settings: RequestSettings) -> int:
-    """Return the requested context window, NO_REQUESTED_TOTAL where the policy decides."""
-    return settings.context_window or NO_REQUESTED_TOTAL
+def requested_context_window(settings: RequestSettings) -> int:
+    """Return the requested context window, NO_REQUESTED_CONTEXT_WINDOW where the policy decides."""
+    return settings.context_window or NO_REQUESTED_CONTEXT_WINDOW

@@ -72,13 +72,13 @@ SETTINGS_COLUMNS = _columns(_LARGE)
 """The columns of conversations with all of their settings."""
 STATE_COLUMNS = """
     h.counter, h.head_seq, h.turns, h.tokens, h.open_calls, h.open_seqs, h.group_seq,
-    h.provider_calls, h.is_answering, h.view_version, h.compaction_id,
-    h.span_start, h.span_end, h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.kept,
-    h.view_cause, h.results_cleared, h.mentions, h.promoted, h.promoted_turn,
-    h.resume_at, h.failures, h.due_at, h.since, h.parts, h.outside_tokens, h.outside_messages,
-    h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version,
-    h.extra_tokens, h.extra_version, h.input_version, h.due_at IS NOT NULL AS is_due,
-    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_resting
+    h.provider_calls, h.is_answering, h.view_version, h.compaction_id, h.hidden_start, h.hidden_end,
+    h.summary_tokens, h.hidden_tokens, h.hidden_messages, h.protected_seqs, h.view_cause,
+    h.results_cleared_through, h.named_tools, h.promoted, h.promoted_turn, h.resume_at_tokens,
+    h.failures, h.due_at, h.since, h.window_parts, h.outside_tokens, h.outside_messages,
+    h.window_seconds, h.cleared_at, h.cleared_seq, h.oldest_at, h.redacted_version, h.extra_tokens,
+    h.extra_version, h.input_version, h.due_at IS NOT NULL AS is_due,
+    coalesce(h.failures > 0 AND h.due_at > now(), false) AS is_backing_off
 """
 AGENT_JOIN = "LEFT JOIN agents a ON a.tenant_id = c.tenant_id AND a.agent_id = c.agent_id"
 
@@ -107,7 +107,7 @@ def agent_from(row: Any) -> Agent:
 
 def state_from(row: Any) -> ConversationState:
     """Return a conversation's state from its row."""
-    span = Span(row["span_start"], row["span_end"]) if row["span_start"] is not None else None
+    span = Span(row["hidden_start"], row["hidden_end"]) if row["hidden_start"] is not None else None
     is_of_this_view = row["extra_version"] == row["view_version"]
     return read(
         ConversationState,
@@ -119,11 +119,11 @@ def state_from(row: Any) -> ConversationState:
             row["is_answering"],
         ),
         hidden_span=span,
-        kept_seqs=tuple(row["kept"]),
-        results_cleared_through=row["results_cleared"],
-        resume_at_tokens=row["resume_at"],
+        protected_seqs=tuple(row["protected_seqs"]),
+        results_cleared_through=row["results_cleared_through"],
+        resume_at_tokens=row["resume_at_tokens"],
         became_due=False,
-        window=window_from(row["since"], row["parts"]),
+        window=window_from(row["since"], row["window_parts"]),
         extra_tokens=row["extra_tokens"] if is_of_this_view else 0,
     )
 
@@ -281,7 +281,7 @@ def current_hashes(epoch: Epoch) -> tuple[str, str]:
 
 def receipt_from(row: Any) -> Receipt:
     """Return a receipt; one that a redaction has emptied has no view."""
-    span = Span(row["span_start"], row["span_end"])
+    span = Span(row["hidden_start"], row["hidden_end"])
     if row["view"]:
         view = view_from(row["view"])
     else:

@@ -210,7 +210,7 @@ BY_IDS_WITH_USAGE = _by_ids(
             ) last ON true
             LEFT JOIN LATERAL (
                 SELECT max(k.created_at) AS overflowed_at FROM compactions k
-                WHERE k.conversation_id = c.conversation_id AND k.trigger = 'emergency'
+                WHERE k.conversation_id = c.conversation_id AND k.trigger = 'overflow'
             ) cut ON true""",
     lengths(
         *("metadata", "policy", "sections", "tools"),

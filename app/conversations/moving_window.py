@@ -33,7 +33,7 @@ from app.conversations.view import (
 )
 from app.conversations.view_changes import (
     base_view,
-    kept_with_pins,
+    protected_with,
     shown_entries,
     view_summary_tokens,
     with_view,
@@ -129,11 +129,11 @@ COUNT_TOKENS = Statement("""
 MOVE = Statement(
     "UPDATE states SET "
     + assigned(
-        *("since", "parts", "outside_tokens", "outside_messages", "window_seconds"),
+        *("since", "window_parts", "outside_tokens", "outside_messages", "window_seconds"),
         *("open_calls", "open_seqs", "group_seq", "is_answering", "provider_calls"),
-        *("mentions", "oldest_at", "view_version", "view_cause", "compaction_id"),
-        *("span_start", "span_end", "kept", "results_cleared", "summary_tokens"),
-        *("hidden_tokens", "hidden_messages"),
+        *("named_tools", "oldest_at", "view_version", "view_cause", "compaction_id"),
+        *("hidden_start", "hidden_end", "protected_seqs", "results_cleared_through"),
+        *("summary_tokens", "hidden_tokens", "hidden_messages"),
     )
     + f" WHERE {equal('conversation_id')}"
 )
@@ -143,15 +143,15 @@ MOVE = Statement(
 CLEAR = Statement("""
     UPDATE states
     SET cleared_at = greatest(cleared_at, :at), cleared_seq = head_seq,
-        since = head_seq + 1, parts = '', oldest_at = NULL,
+        since = head_seq + 1, window_parts = '', oldest_at = NULL,
         newest_at = greatest(newest_at, :at + interval '1 microsecond'),
         outside_tokens = tokens, outside_messages = head_seq,
         hidden_tokens = tokens, hidden_messages = head_seq,
         view_version = view_version + 1, view_cause = 'cleared',
-        compaction_id = NULL, span_start = NULL, span_end = NULL, kept = '{}',
-        results_cleared = 0, summary_tokens = 0, resume_at = 0, failures = 0, due_at = NULL,
-        last_failure = NULL, failed_at = NULL,
-        promoted = '{}', mentions = '{}',
+        compaction_id = NULL, hidden_start = NULL, hidden_end = NULL, protected_seqs = '{}',
+        results_cleared_through = 0, summary_tokens = 0, resume_at_tokens = 0, failures = 0,
+        due_at = NULL, last_failure = NULL, failed_at = NULL,
+        promoted = '{}', named_tools = '{}',
         group_seq = head_seq + 1, provider_calls = '{}', is_answering = false,
         event_seq = event_seq + 1
     WHERE conversation_id = ANY (:conversation_ids)
@@ -231,8 +231,8 @@ class ActiveWindows:
             return conversation
         oldest_at = min(state.oldest_at or now, now)
         restored_mentions = await mentions_in(session, conversation_id, whole_groups)
-        mentions = tuple(dict.fromkeys((*state.mentions, *sorted(restored_mentions))))
-        conversation = replace(conversation, state=replace(state, mentions=mentions))
+        mentions = tuple(dict.fromkeys((*state.named_tools, *sorted(restored_mentions))))
+        conversation = replace(conversation, state=replace(state, named_tools=mentions))
         return await self._move(session, conversation, new_window, oldest_at, "restored")
 
     async def rewind(
@@ -332,8 +332,8 @@ async def view_state_of(
     policy = resolver.policy_of(conversation)
     view = base_view(state, receipt.view, policy)
     pinned = await session.log.pinned(conversation.conversation_id)
-    kept_seqs = kept_with_pins(view, state.kept_seqs, pinned)[0]
-    view = base_view(replace(state, kept_seqs=kept_seqs), receipt.view, policy)
+    protected_seqs = protected_with(view, state.protected_seqs, pinned)[0]
+    view = base_view(replace(state, protected_seqs=protected_seqs), receipt.view, policy)
     if (
         view.hidden is None
         and view.provider_item is None
@@ -352,7 +352,7 @@ async def view_state_of(
         view_summary_tokens(view, resolver.counter(conversation.counter)),
         state.tokens - sum(entry.tokens for entry in shown),
         state.head_seq - len(shown),
-        tuple(filter(view.shows, kept_seqs)),
+        tuple(filter(view.shows, protected_seqs)),
     )
 
 
@@ -405,16 +405,16 @@ async def store_window(
     values = fields_of(state) | {
         "conversation_id": conversation_id,
         "since": state.window.since,
-        "parts": state.window.parts_as_json(),
+        "window_parts": state.window.parts_as_json(),
         "open_calls": [*state.calls.open],
         "open_seqs": [*state.calls.open.values()],
         "group_seq": state.calls.group_seq,
         "is_answering": state.calls.is_answering,
         "provider_calls": list(state.calls.provider),
-        "span_start": state.hidden_span.start if state.hidden_span is not None else None,
-        "span_end": state.hidden_span.end if state.hidden_span is not None else None,
-        "kept": state.kept_seqs,
-        "results_cleared": state.results_cleared_through,
+        "hidden_start": state.hidden_span.start if state.hidden_span is not None else None,
+        "hidden_end": state.hidden_span.end if state.hidden_span is not None else None,
+        "protected_seqs": state.protected_seqs,
+        "results_cleared_through": state.results_cleared_through,
     }
     await session.session.run(MOVE, **values)
 

@@ -121,7 +121,7 @@ def stored_tokens_of(
         has_placeholders=state.results_cleared_through > 0,
         hides_messages=state.hidden_span is not None,
     )
-    mentions = (*state.mentions, *lasting)
+    mentions = (*state.named_tools, *lasting)
     return resolved.tokens_with_notes(visible_tokens, state.summary_tokens, mentions)
 
 

@@ -16,15 +16,15 @@ from app.policy.policy import StrategyName
 class Trigger(StrEnum):
     """What started a compaction, a clearing of tool results, or a rewind.
 
-    `BACKGROUND` is a worker, `PROACTIVE` a build at `compact_trigger`, `FORCED` a call of
-    `POST …/compact`, `EMERGENCY` one of `POST …/overflow`. `TOOL_OUTPUT` is a clearing by the
-    budget of results. `PROVIDER` is a provider's own compaction, whose item was appended.
+    `BACKGROUND` is a worker, `BUILD` a build at its threshold, `FORCED` a call of `POST …/compact`,
+    `OVERFLOW` one of `POST …/overflow`. `TOOL_OUTPUT` is a clearing by the budget of results.
+    `PROVIDER` is a provider's own compaction, whose item was appended.
     """
 
     BACKGROUND = "background"
-    PROACTIVE = "proactive"
+    BUILD = "build"
     FORCED = "forced"
-    EMERGENCY = "emergency"
+    OVERFLOW = "overflow"
     TOOL_OUTPUT = "tool_output"
     PROVIDER = "provider"
     REWIND = "rewind"
@@ -69,7 +69,7 @@ class CompactionPlan:
     """A plan of what to clear, hide and summarise.
 
     - `hidden` is the whole hidden range after the compaction, or None if it hides no message.
-      `unhidden_seqs` inside it stay shown. `released_seqs` were shown inside the former range and
+      `kept_seqs` inside it stay shown. `released_seqs` were shown inside the former range and
       are hidden now.
     - Tool results up to `results_cleared_through`, and the `repeated_results`, are replaced by
       placeholders.
@@ -85,7 +85,7 @@ class CompactionPlan:
     stages: tuple[str, ...]
     freed_tokens: int
     hidden: Span | None = None
-    unhidden_seqs: tuple[int, ...] = ()
+    kept_seqs: tuple[int, ...] = ()
     results_cleared_through: int = 0
     summarises: bool = True
     chunks: tuple[Span, ...] = ()
@@ -116,7 +116,7 @@ class CompactionFacts:
 
     strategy: str = StrategyName.SANDWICH
     """The strategy that planned it."""
-    strategies_run: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
     """The stages that ran, in order."""
     before_tokens: int = 0
     """Tokens of the payload before."""
@@ -208,12 +208,6 @@ class CompactResult(CompactionFacts):
     summary of `summary_tokens`. Without a model it is exact."""
 
 
-EARLIER_FACTS = {
-    "before_msg_count": "before_messages",
-    "after_msg_count": "after_messages",
-    "cached_tokens": "cache_read_tokens",
-}
-"""The names of facts in exports of earlier versions, and those that they have now."""
 FACTS = {field.name: str(field.type) for field in fields(CompactionFacts)}
 """The fields of a receipt that no statement reads, with their types: one column stores them."""
 
@@ -290,7 +284,7 @@ class Failure:
 class ViewState:
     """What a conversation's state stores of its view: the receipt, and how much the view hides.
 
-    `kept_seqs` are the seqs that it shows whole although the receipt hid or cleared them.
+    `protected_seqs` are the seqs that it shows whole although the receipt hid or cleared them.
     """
 
     view: View
@@ -298,7 +292,7 @@ class ViewState:
     summary_tokens: int
     hidden_tokens: int
     hidden_messages: int
-    kept_seqs: tuple[int, ...] = ()
+    protected_seqs: tuple[int, ...] = ()
 
 
 class Observer:

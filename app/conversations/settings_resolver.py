@@ -170,7 +170,7 @@ class SettingsResolver:
             policy=policy,
             model=model,
             info=self.model_info(conversation, model),
-            limits=limits_for(policy.budget, start.total, start.max_output_tokens, None, 0.0),
+            limits=limits_for(policy.budget, start.limits, None, 0.0),
             policy_limits=None,
             limits_error=None,
             factor=start.factor,
@@ -326,7 +326,7 @@ def _limits(
     """Return the limits of a request, or the error if they are unknown."""
     named = policy.budget.context_window
     try:
-        window = resolve_context_window(
+        context_window = resolve_context_window(
             request.context_window,
             named if isinstance(named, int) else None,
             info,
@@ -338,5 +338,4 @@ def _limits(
         return None, error
     known = tenant or info
     margin = known.margin if known is not None else INEXACT_MARGIN
-    total, output = window.total, window.max_output_tokens
-    return limits_for(policy.budget, total, output, policy.due_ratio, margin), None
+    return limits_for(policy.budget, context_window, policy.due_ratio, margin), None

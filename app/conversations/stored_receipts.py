@@ -24,7 +24,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.view import Span, spans_through
 from app.conversations.view_changes import (
     base_view,
-    kept_seqs,
+    protected_in,
     provider_item,
     view_from_item,
     with_view,
@@ -50,7 +50,7 @@ async def store_receipt(
         receipt.summary_tokens,
         receipt.hidden_tokens,
         receipt.hidden_messages,
-        kept_seqs(receipt.view),
+        protected_in(receipt.view),
     )
     return await session.contexts.show(conversation_id, visible, cause=cause, **after)
 
@@ -148,7 +148,7 @@ class ProviderCompactions:
             trigger=Trigger.PROVIDER,
             strategy=Trigger.PROVIDER,
             policy_strategy=Trigger.PROVIDER,
-            strategies_run=(Trigger.PROVIDER,),
+            stages=(Trigger.PROVIDER,),
             hidden_span=view.hidden or Span(seq, seq),
             view=view,
             made=() if view.summaries == before.summaries else view.summaries,
@@ -157,7 +157,7 @@ class ProviderCompactions:
         )
         state = replace(
             state,
-            kept_seqs=view.unhidden_seqs,
+            protected_seqs=view.kept_seqs,
             resume_at_tokens=0,
             is_due=False,
             became_due=False,

@@ -6,7 +6,7 @@ messages of which a view may show something.
 2. A view neither shows nor summarises messages outside the conversation's active window. The
    window is a set of spans, of which the last has no end.
 3. The hidden messages of the window are one range, the `hidden_span` of the conversation's
-   state, except for the `unhidden_seqs` inside it. All messages before and after it are shown.
+   state, except for the `kept_seqs` inside it. All messages before and after it are shown.
 4. Summaries are ordered, do not overlap, and are inside the hidden range. The note mentions the
    messages that are hidden without a summary.
 5. A message is in the window if it is newer than the marker, `max(last_cleared_at, now - rolling
@@ -299,7 +299,7 @@ class View:
         return hidden_by(self.spans, self.window)
 
     @property
-    def unhidden_seqs(self) -> tuple[int, ...]:
+    def kept_seqs(self) -> tuple[int, ...]:
         """The seqs in the hidden range that are shown, such as pinned messages."""
         hidden = self.hidden
         if hidden is None:
@@ -363,12 +363,12 @@ def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | N
 
 
 def spans_beside(
-    hidden: Span | None, unhidden_seqs: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
+    hidden: Span | None, kept_seqs: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
 ) -> tuple[Span, ...]:
     """Return the spans of a window around a hidden range, and of the unhidden seqs inside it."""
     if hidden is None:
         return window
-    inside = spans_of(filter(hidden.holds, unhidden_seqs))
+    inside = spans_of(filter(hidden.holds, kept_seqs))
     return union((*minus(window, (hidden,)), *overlap(inside, window)))
 
 

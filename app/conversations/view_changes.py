@@ -51,17 +51,17 @@ def base_view(state: ConversationState, active: View | None, policy: Policy) -> 
     if active is None:
         return View(spans=window, window=window)
     hidden_spans = minus(active.window, active.spans)
-    kept_spans = overlap(spans_of(state.kept_seqs), window)
+    kept_spans = overlap(spans_of(state.protected_seqs), window)
     view = replace(
         active,
         spans=union((*minus(window, hidden_spans), *kept_spans)),
         uncleared_results=tuple(
-            seq for seq in state.kept_seqs if seq <= active.results_cleared_through
+            seq for seq in state.protected_seqs if seq <= active.results_cleared_through
         ),
         summary_as_system=policy.summary_role == "system",
         window=window,
     )
-    view = view.with_repeated(active.repeated_results, state.kept_seqs)
+    view = view.with_repeated(active.repeated_results, state.protected_seqs)
     if window == active.window:
         return view
     view = with_shown_item(view, stands_for_messages=active.hidden is not None)
@@ -82,7 +82,7 @@ def with_view(
         view_cause=cause or state.view_cause,
         compaction_id=view_state.compaction_id,
         hidden_span=view.hidden if has_view else None,
-        kept_seqs=view_state.kept_seqs,
+        protected_seqs=view_state.protected_seqs,
         results_cleared_through=view.results_cleared_through if has_view else 0,
         summary_tokens=view_state.summary_tokens,
         hidden_tokens=view_state.hidden_tokens,
@@ -109,8 +109,8 @@ def view_after(
     """
     through = max(view.results_cleared_through, plan.results_cleared_through)
     hidden = plan.hidden or view.hidden
-    unhidden_seqs = plan.unhidden_seqs if plan.hidden is not None else view.unhidden_seqs
-    spans = spans_beside(hidden, unhidden_seqs, view.window)
+    kept_seqs = plan.kept_seqs if plan.hidden is not None else view.kept_seqs
+    spans = spans_beside(hidden, kept_seqs, view.window)
     after = replace(
         view,
         spans=spans,
@@ -118,12 +118,10 @@ def view_after(
         retain=retain,
         results_cleared_through=through,
     )
-    uncleared = {
-        seq for seq in {*unhidden_seqs, *never_cleared} if seq <= through and after.shows(seq)
-    }
+    uncleared = {seq for seq in {*kept_seqs, *never_cleared} if seq <= through and after.shows(seq)}
     after = with_shortened(replace(after, uncleared_results=tuple(sorted(uncleared))), ())
     repeated = {*view.repeated_results, *plan.repeated_results}
-    after = with_shown_item(after.with_repeated(repeated, {*unhidden_seqs, *never_cleared}))
+    after = with_shown_item(after.with_repeated(repeated, {*kept_seqs, *never_cleared}))
     if plan.hidden is None:
         return after
     return with_omission_note(after, unsummarised=0 if plan.summarises else len(plan.released_seqs))
@@ -232,7 +230,7 @@ def with_omission_note(view: View, unsummarised: int = 0) -> View:
     hidden = view.hidden
     if hidden is None:
         return replace(view, note=None)
-    shown = view.unhidden_seqs
+    shown = view.kept_seqs
     inside = overlap((hidden,), view.window)
     covered = [summary.span for summary in view.summaries]
     if (item := view.sent_item) is not None:
@@ -258,12 +256,12 @@ def covers_only(view: View, through_seq: int) -> bool:
     )
 
 
-def kept_seqs(view: View) -> tuple[int, ...]:
+def protected_in(view: View) -> tuple[int, ...]:
     """Return the seqs that a view neither hides nor clears although they lie in such a range."""
-    return tuple(sorted({*view.unhidden_seqs, *filter(view.shows, view.uncleared_results)}))
+    return tuple(sorted({*view.kept_seqs, *filter(view.shows, view.uncleared_results)}))
 
 
-def kept_with_pins(
+def protected_with(
     view: View, kept: Sequence[int], pinned: Iterable[Entry]
 ) -> tuple[tuple[int, ...], int, int]:
     """Return the kept seqs with pinned messages, and the tokens and messages that these add.
@@ -368,7 +366,7 @@ def agent_tools_tokens(
         resolved.policy, has_placeholders=has_placeholders, hides_messages=hides_messages
     )
     readers = (READ_LINES, GREP, READ_BYTES) if has_shortened else ()
-    tools = resolved.agent_tools((*state.mentions, *lasting, *readers))
+    tools = resolved.agent_tools((*state.named_tools, *lasting, *readers))
     return resolved.agent_tool_tokens(tools)
 
 

@@ -15,7 +15,7 @@ CREATE FUNCTION append(
     conversation_id uuid, tenant_id text,
     counter text, model text, expected_seq bigint, client_ids text[],
     settings_at timestamptz, agent_at timestamptz, model_at timestamptz,
-    due_tokens bigint, due_messages bigint, mentions text[],
+    due_tokens bigint, due_messages bigint, named_tools text[],
     window_seconds bigint, window_start timestamptz,
     answered_calls text[], closed_calls text[], opened_calls text[], opened_indices bigint[],
     group_index bigint, running_calls text[], is_answering boolean, begins_answer boolean, is_known boolean,
@@ -79,14 +79,14 @@ BEGIN
         turns = h.turns + new_turns,
         tokens = h.tokens + new_tokens,
         due_at = CASE
-            WHEN h.due_at IS NULL AND h.tokens + new_tokens >= h.resume_at AND (
+            WHEN h.due_at IS NULL AND h.tokens + new_tokens >= h.resume_at_tokens AND (
                 h.tokens + new_tokens - h.hidden_tokens + h.summary_tokens >= due_tokens
                 OR h.head_seq + new_messages - h.hidden_messages > due_messages
             ) THEN begun_at
             ELSE h.due_at
         END,
-        mentions = CASE
-            WHEN append.mentions <@ h.mentions THEN h.mentions ELSE h.mentions || append.mentions
+        named_tools = h.named_tools || CASE
+            WHEN append.named_tools <@ h.named_tools THEN '{}' ELSE append.named_tools
         END,
         newest_at = greatest(h.newest_at, append.newest_at),
         oldest_at = least(h.oldest_at, oldest_sent, greatest(received_at, h.newest_at)),
@@ -105,14 +105,14 @@ BEGIN
     RETURNING new.* INTO stored;
     INSERT INTO messages (
         conversation_id, seq, turn, total_tokens, at, late_at,
-        message_id, role, format, tokens, reasoning_tokens, call_ids, call_names, has_media, joins,
+        message_id, role, format, tokens, reasoning_tokens, call_ids, call_names, needs_body, joins,
         body, chat_item, output, timestamp
     )
     SELECT conversation_id, h.head_seq + m.seq, h.turns + m.turn, h.tokens + m.total_tokens,
         greatest(m.at, h.newest_at),
         CASE WHEN m.late_at < greatest(m.at, h.newest_at) THEN m.late_at END,
         m.message_id, m.role, format, m.tokens, m.reasoning_tokens, m.call_ids, m.call_names,
-        m.has_media, m.joins, m.body, m.chat_item, m.output, m.timestamp
+        m.needs_body, m.joins, m.body, m.chat_item, m.output, m.timestamp
     FROM json_populate_recordset(CAST(NULL AS messages), rows) AS m;
     RETURN NEXT stored;
 END $$

@@ -73,7 +73,7 @@ CREATE TABLE agents (
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     -- Null is inherited, 0 is no limit, as in a conversation.
-    rolling_window_seconds bigint,
+    rolling_window_seconds bigint,  -- null inherits, 0 is no limit; null in the API is no limit
     last_cleared_at timestamptz,
     PRIMARY KEY (tenant_id, agent_id)
 );
@@ -93,7 +93,7 @@ CREATE TABLE conversations (
     updated_at timestamptz NOT NULL DEFAULT now(),
     -- The id that its caller gave it; null if that is `conversation_id`.
     own_id text,
-    rolling_window_seconds bigint,
+    rolling_window_seconds bigint,  -- null inherits, 0 is no limit; null in the API is no limit
     -- From then on it is answered as unknown, until a worker deletes it.
     expires_at timestamptz,
     -- The conversation that this one and others were forked from, directly or not; null for it.
@@ -115,7 +115,7 @@ CREATE TABLE states (
     counter text NOT NULL,
     head_seq bigint NOT NULL DEFAULT 0,
     turns bigint NOT NULL DEFAULT 0,
-    tokens bigint NOT NULL DEFAULT 0,
+    tokens bigint NOT NULL DEFAULT 0,  -- of the whole log
     -- The calls without a result and the seqs of their messages, and the last call group: where it
     -- begins, its calls that a provider runs, and whether the assistant still answers.
     open_calls text[] NOT NULL DEFAULT '{}',
@@ -125,14 +125,14 @@ CREATE TABLE states (
     is_answering boolean NOT NULL DEFAULT false,
     view_version bigint NOT NULL DEFAULT 0,
     compaction_id uuid,
-    span_start bigint,
-    span_end bigint,
+    hidden_start bigint,  -- what the active compaction hides, but for `protected_seqs`
+    hidden_end bigint,
     summary_tokens integer NOT NULL DEFAULT 0,
-    hidden_tokens bigint NOT NULL DEFAULT 0,
+    hidden_tokens bigint NOT NULL DEFAULT 0,  -- with those outside the active window
     hidden_messages bigint NOT NULL DEFAULT 0,
-    kept bigint[] NOT NULL DEFAULT '{}',
-    view_cause text,
-    resume_at bigint NOT NULL DEFAULT 0,
+    protected_seqs bigint[] NOT NULL DEFAULT '{}',  -- neither hidden nor cleared
+    view_cause text,  -- of the last change of the view
+    resume_at_tokens bigint NOT NULL DEFAULT 0,  -- no background compaction before
     due_at timestamptz,
     failures integer NOT NULL DEFAULT 0,
     event_seq bigint NOT NULL DEFAULT 0,
@@ -140,17 +140,17 @@ CREATE TABLE states (
     last_failure text,
     failed_at timestamptz,
     -- Tool results up to this seq are cleared, except those that stay.
-    results_cleared bigint NOT NULL DEFAULT 0,
+    results_cleared_through bigint NOT NULL DEFAULT 0,
     -- The agent tools that the previews of all results name.
-    mentions text[] NOT NULL DEFAULT '{}',
+    named_tools text[] NOT NULL DEFAULT '{}',
     -- The view version of the last scheduled blob collection.
-    swept_version bigint NOT NULL DEFAULT 0,
+    collected_version bigint NOT NULL DEFAULT 0,
     -- The tools found by a search in this turn.
     promoted text[] NOT NULL DEFAULT '{}',
     promoted_turn bigint NOT NULL DEFAULT 0,
-    -- The active window: all from this seq on, with the gaps and other spans of `parts`.
+    -- The active window: all from this seq on, with the gaps and other spans of `window_parts`.
     since bigint NOT NULL DEFAULT 1,
-    parts text NOT NULL DEFAULT '',
+    window_parts text NOT NULL DEFAULT '',
     outside_tokens bigint NOT NULL DEFAULT 0,
     outside_messages bigint NOT NULL DEFAULT 0,
     -- The rolling window of the last move.
@@ -173,8 +173,8 @@ CREATE TABLE states (
 ) WITH (fillfactor = 50);
 CREATE INDEX states_unindexed ON states (unindexed_at) WHERE unindexed_at IS NOT NULL;
 CREATE INDEX states_due ON states (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX states_unswept ON states (conversation_id)
-    WHERE view_version > swept_version AND compaction_id IS NOT NULL;
+CREATE INDEX states_uncollected ON states (conversation_id)
+    WHERE view_version > collected_version AND compaction_id IS NOT NULL;
 
 CREATE TABLE messages (
     conversation_id uuid,
@@ -187,7 +187,7 @@ CREATE TABLE messages (
     reasoning_tokens integer NOT NULL,
     total_tokens bigint NOT NULL,
     call_ids text,
-    has_media boolean NOT NULL,
+    needs_body boolean NOT NULL,  -- builds read it even beside a `chat_item`
     -- Whether it belongs to the call group of the message before.
     joins boolean NOT NULL,
     body text NOT NULL,
@@ -297,8 +297,8 @@ CREATE TABLE compactions (
     parent_id uuid,
     trigger text NOT NULL,
     policy_strategy text NOT NULL,
-    span_start bigint NOT NULL,
-    span_end bigint NOT NULL,
+    hidden_start bigint NOT NULL,
+    hidden_end bigint NOT NULL,
     summary text NOT NULL,
     view text NOT NULL,
     made text NOT NULL,
@@ -360,7 +360,7 @@ CREATE TABLE epochs (
     epoch bigint,
     epoch_id uuid NOT NULL,
     format text NOT NULL,
-    requested_total bigint NOT NULL,
+    requested_context_window bigint NOT NULL,
     reason text,
     start_seq bigint NOT NULL,
     view_version bigint NOT NULL,
@@ -375,7 +375,8 @@ CREATE TABLE epochs (
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (conversation_id, payload_stream, epoch)
 );
-CREATE INDEX epochs_by_total ON epochs (conversation_id, payload_stream, requested_total, epoch);
+CREATE INDEX epochs_by_context_window
+    ON epochs (conversation_id, payload_stream, requested_context_window, epoch);
 CREATE INDEX epochs_by_id ON epochs (conversation_id, epoch_id);
 
 CREATE TABLE prompt_texts (

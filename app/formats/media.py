@@ -207,8 +207,7 @@ _GEMINI_PARTS: Final = (
 
 def labelled_result(message: Message) -> tuple[Part, ...]:
     """Return a result as the user's text, where its call is not."""
-    label = Text(f"[result of tool call {sendable_id(message.tool_call_id or '')}]")
-    return label, *message.parts
+    return Text(f"[result of tool call {sendable_id(message.tool_call_id or '')}]"), *message.parts
 
 
 def media_label(message: Message) -> str:

@@ -29,7 +29,7 @@ DERIVED_FACTOR = 4
 class ContextWindow(NamedTuple):
     """The tokens of one call: all of them, and of these the reserved output."""
 
-    total: int
+    tokens: int
     max_output_tokens: int
 
 
@@ -158,7 +158,7 @@ class Limits:
     (rule 3). `thresholds` are the first counts that reach a level, or the notice, in their order.
     """
 
-    total: int
+    context_window: int
     max_output_tokens: int
     notice_at: float
     due_at: float | None
@@ -170,7 +170,7 @@ class Limits:
     thresholds: tuple[tuple[int, str], ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        window = self.total - self.max_output_tokens
+        size = self.context_window - self.max_output_tokens
         ratios = {
             "notice": self.notice_at,
             Pressure.DUE.value: self.due_at,
@@ -178,10 +178,10 @@ class Limits:
             Pressure.BLOCKED.value: self.blocked_at,
         }
         thresholds = sorted(
-            (math.ceil(ratio * window), name) for name, ratio in ratios.items() if ratio is not None
+            (math.ceil(ratio * size), name) for name, ratio in ratios.items() if ratio is not None
         )
-        object.__setattr__(self, "effective_window", window)
-        object.__setattr__(self, "capacity", math.floor(window / (1 + self.margin)))
+        object.__setattr__(self, "effective_window", size)
+        object.__setattr__(self, "capacity", math.floor(size / (1 + self.margin)))
         object.__setattr__(self, "thresholds", tuple(thresholds))
 
     def reached(self, used: int, ratio: float) -> bool:
@@ -200,25 +200,25 @@ class PressureStatus:
 
 
 def limits_for(
-    policy: BudgetPolicy, total: int, max_output_tokens: int, due_at: float | None, margin: float
+    policy: BudgetPolicy, context_window: ContextWindow, due_at: float | None, margin: float
 ) -> Limits:
-    """Return the limits that a policy sets in a context window of `total` tokens."""
+    """Return the limits that a policy sets in a context window."""
     trigger = policy.compact_trigger
     block = max(BLOCKED_AT, trigger)
-    return Limits(total, max_output_tokens, policy.notice_at, due_at, trigger, block, margin)
+    return Limits(*context_window, policy.notice_at, due_at, trigger, block, margin)
 
 
 def measure(tokens: PayloadTokens, limits: Limits) -> ContextBudget:
     """Return the budget of a payload with these tokens."""
-    window, used = limits.effective_window, tokens.total
+    effective, used = limits.effective_window, tokens.total
     return ContextBudget(
-        context_window=limits.total,
+        context_window=limits.context_window,
         max_output_tokens=limits.max_output_tokens,
         **asdict(tokens),
-        effective_window=window,
+        effective_window=effective,
         tokens_used=used,
-        remaining_tokens=window - used,
-        used_percentage=round(100 * used / window, 2),
+        remaining_tokens=effective - used,
+        used_percentage=round(100 * used / effective, 2),
     )
 
 

@@ -239,8 +239,7 @@ class Telemetry(Observer):
     async def scrape(self) -> tuple[bytes, str]:
         """Return all metrics as text, and its media type."""
         self.loop = asyncio.get_running_loop()
-        text = await asyncio.to_thread(generate_latest, self.registry)
-        return text, CONTENT_TYPE_PLAIN_0_0_4
+        return await asyncio.to_thread(generate_latest, self.registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def sample(self) -> None:
         """Record the state of the pool."""

@@ -472,7 +472,7 @@ class Assembler(ShownMessages, ABC):
         self.sealed_tokens += count_sealed(shown, self.format, self.count)
         self._keep_calls(row, shown, self.provider.rendered_calls(pieces))
         is_stored = (
-            not (ids or row.has_media or self._is_rewritten(row) or self._is_reshaped(shown))
+            not (ids or row.needs_body or self._is_rewritten(row) or self._is_reshaped(shown))
             and message is stored
             and not (self.provider.names_family and row.reasoning_tokens)  # which is apart
             and counts_as_stored(message, shown, self.format)

@@ -285,8 +285,8 @@ class ChatAssembler(Assembler):
         return row.role is Role.ASSISTANT and is_demanding and is_loop
 
     def _put_row(self, row: LogRow, ids: Mapping[str, str]) -> None:
-        is_changed = bool(ids) or row.has_media or self._is_demanded(row) or self._is_rewritten(row)
-        if is_changed or row.reasoning_tokens or not self.provider.stores_items:
+        is_item = not (ids or row.needs_body or self._is_demanded(row) or self._is_rewritten(row))
+        if not is_item or row.reasoning_tokens or not self.provider.stores_items:
             super()._put_row(row, ids)
             return
         if may_have_media(row):

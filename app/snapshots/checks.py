@@ -29,7 +29,7 @@ from app.common.json_text import StructureLimits
 from app.conversations.from_rows import summaries_from, view_from
 from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
-from app.conversations.receipt import EARLIER_FACTS, FACTS, CompactionFacts, Trigger
+from app.conversations.receipt import FACTS, CompactionFacts, Trigger
 from app.conversations.view import View, window_from
 from app.database.tables import TABLES
 from app.formats import PROVIDERS
@@ -52,6 +52,14 @@ _OPTIONAL: dict[str, Iterable[str]] = {
     **{kind: {*TABLES[table].defaults, *FACTS} for kind, table in KINDS.items()},
     "state": ("group_seq",),
 }
+_NEW_NAMES = {
+    **{"before_msg_count": "before_messages", "after_msg_count": "after_messages"},
+    **{"cached_tokens": "cache_read_tokens", "strategies_run": "stages", "kept": "protected_seqs"},
+    **{"span_start": "hidden_start", "span_end": "hidden_end", "parts": "window_parts"},
+    **{"mentions": "named_tools", "resume_at": "resume_at_tokens"},
+}
+"""The names of fields in files of earlier commits, and those that they have now."""
+_NEW_TRIGGERS = {"emergency": "overflow", "proactive": "build"}
 _FACTS, _VIEW = TypeAdapter(CompactionFacts), TypeAdapter(View)
 
 
@@ -142,7 +150,8 @@ class ImportChecker:
 
     def check(self, line: Line) -> Line:
         """Return a line with its fields as they are stored; raises ValidationError."""
-        self.line, kind, given = line, line.type, line.fields
+        self.line, kind = line, line.type
+        given = {_NEW_NAMES.get(name, name): value for name, value in line.fields.items()}
         if kind not in LINES:
             raise line.error(f"The type {kind[:40]!r} is unknown", "type")
         for name in LINES[kind]:
@@ -167,8 +176,8 @@ class ImportChecker:
             case "blob_piece":
                 fields["data"] = self._blob_piece(line, fields["data"] or "")
             case "compaction":
-                named = {EARLIER_FACTS.get(name, name): value for name, value in given.items()}
-                facts = {name: named[name] for name in FACTS if name in named}
+                fields["trigger"] = _NEW_TRIGGERS.get(str(given["trigger"]), given["trigger"])
+                facts = {name: given[name] for name in FACTS if name in given}
                 checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))
                 fields["receipt"] = json_text.dumps(checked)
                 self._check_record(line, fields | checked)
@@ -196,8 +205,8 @@ class ImportChecker:
                 if not 0 < fields["seq"] <= self.head_seq:
                     raise line.error("There is no message with this seq", "seq")
             case "compaction":
-                if not 0 <= fields["span_start"] <= fields["span_end"] <= self.head_seq + 1:
-                    raise line.error("is beyond the log", "span_end")
+                if not 0 <= fields["hidden_start"] <= fields["hidden_end"] <= self.head_seq + 1:
+                    raise line.error("is beyond the log", "hidden_end")
                 if Trigger(fields["trigger"]) is not Trigger.REWIND:
                     StrategyName(fields["strategy"])
                 if fields["view"]:
@@ -219,15 +228,15 @@ class ImportChecker:
 
     def _check_state(self, line: Line, fields: dict[str, Any]) -> None:
         end = fields["head_seq"] + 1
-        window = window_from(fields["since"], fields["parts"])
+        window = window_from(fields["since"], fields["window_parts"])
         apart = [*(it.span for it in window.restored), *(it.span for it in window.rewound)]
         spans = (*window.gaps, *apart)
         if not 0 < window.since <= end or any(span.end > end for span in spans):
             raise line.error("is beyond the log", "since")
         if not 0 < (fields["group_seq"] or 1) <= end:
             raise line.error("is beyond the log", "group_seq")
-        if any(seq >= end for seq in (fields["cleared_seq"], *fields["kept"])):
-            raise line.error("is beyond the log", "kept")
+        if any(seq >= end for seq in (fields["cleared_seq"], *fields["protected_seqs"])):
+            raise line.error("is beyond the log", "protected_seqs")
         self.state = fields
 
     def _check_message(self, line: Line, fields: dict[str, Any]) -> None:

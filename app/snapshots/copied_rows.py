@@ -40,7 +40,8 @@ COLUMNS = {kind: TABLES[table].without("conversation_id") for kind, table in KIN
 KEYS = {kind: TABLES[table].key[1:] for kind, table in KINDS.items()}
 """The fields by which the records of a kind ascend."""
 COMPUTED = (
-    *("tokens", "reasoning_tokens", "call_names", "has_media", "turn", "total_tokens", "chat_item"),
+    *("tokens", "reasoning_tokens", "call_names", "needs_body", "turn"),
+    *("total_tokens", "chat_item"),
 )
 SETTINGS = (
     *("agent_id", "model", "policy", "sections", "tools", "metadata", "sections_version"),
@@ -48,9 +49,9 @@ SETTINGS = (
 )
 """The columns of the conversation in the record of its settings, which has its counter as well."""
 STATE = (
-    *("head_seq", "open_calls", "resume_at", "promoted", "promoted_turn", "since", "parts"),
-    *("window_seconds", "cleared_at", "cleared_seq", "oldest_at", "newest_at", "mentions"),
-    *("compaction_id", "kept", "group_seq"),
+    *("head_seq", "open_calls", "resume_at_tokens", "promoted", "promoted_turn", "since"),
+    *("window_parts", "window_seconds", "cleared_at", "cleared_seq", "oldest_at", "newest_at"),
+    *("named_tools", "compaction_id", "protected_seqs", "group_seq"),
 )
 _LEFT_OUT = {
     "message": COMPUTED,
@@ -77,7 +78,7 @@ _PAGE_ROWS = 500
 _KNOWN = {
     **dict.fromkeys(("message", "blob_use", "pin", "redaction"), "seq <= :head_seq"),
     "version": "version <= CASE kind WHEN 'tools' THEN :tools_version ELSE :sections_version END",
-    "compaction": "span_end <= :head_seq + 1 AND (:compaction_id IS NULL OR undone_at IS NOT NULL"
+    "compaction": "hidden_end <= :head_seq + 1 AND (:compaction_id IS NULL OR undone_at IS NOT NULL"
     " OR compaction_id <= :compaction_id)",
 }
 
@@ -174,7 +175,7 @@ async def write(session: Session, key: str, kind: str, records: Sequence[Mapping
 
 _GIVEN = (
     *("head_seq", "open_calls", "open_seqs", "group_seq", "provider_calls", "is_answering"),
-    *("resume_at", "window_seconds", "cleared_at", "cleared_seq"),
+    *("resume_at_tokens", "window_seconds", "cleared_at", "cleared_seq"),
 )
 # The sums of the log are those of its last row. Promoted tools are promoted for one turn.
 SET_STATE = Statement(
@@ -201,14 +202,14 @@ SET_STATE = Statement(
 class Shown:
     """What a copied log shows: its active window with facts about it, and the compaction's view.
 
-    `kept` are the seqs that are visible although the `receipt` hides or clears them.
+    `protected_seqs` are the seqs that are visible although the `receipt` hides or clears them.
     """
 
     window: ActiveWindow
     oldest_at: datetime | None
-    mentions: Collection[str]
+    named_tools: Collection[str]
     receipt: Receipt | None
-    kept: tuple[int, ...]
+    protected_seqs: tuple[int, ...]
 
 
 async def end_copy(
@@ -223,9 +224,8 @@ async def end_copy(
     await session.session.run(SET_STATE, **{**values, "conversation_id": key})
     conversation = await session.conversations.get(tenant_id, key)
     state = await with_window(session, key, conversation.state, shown.window)
-    state = replace(
-        state, oldest_at=shown.oldest_at, mentions=tuple(shown.mentions), kept_seqs=shown.kept
-    )
+    state = replace(state, oldest_at=shown.oldest_at, protected_seqs=shown.protected_seqs)
+    state = replace(state, named_tools=tuple(shown.named_tools))
     conversation = replace(conversation, state=state)
     visible = await view_state_of(session, resolver, conversation, shown.receipt)
     is_compacted = visible.compaction_id is not None

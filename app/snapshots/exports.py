@@ -267,8 +267,9 @@ class _Import:
             detail = "The active compaction of the export is not in it"
             raise ValidationError.at("/compaction_id", detail)
         state["cleared_at"] = _time(state["cleared_at"])
-        window, oldest_at = window_from(state["since"], state["parts"]), _time(state["oldest_at"])
-        shown = Shown(window, oldest_at, state["mentions"], receipt, tuple(state["kept"]))
+        window = window_from(state["since"], state["window_parts"])
+        tools, seqs = state["named_tools"], tuple(state["protected_seqs"])
+        shown = Shown(window, _time(state["oldest_at"]), tools, receipt, seqs)
         await end_copy(session, resolver, (self.tenant_id, self.key), state, shown)
 
 

@@ -49,7 +49,7 @@ from app.conversations.view import (
     spans_through,
     time_after_clear,
 )
-from app.conversations.view_changes import covers_only, kept_seqs
+from app.conversations.view_changes import covers_only, protected_in
 from app.database.connections import Session, Statement
 from app.database.tables import TABLES
 from app.formats.message import FormatName
@@ -265,7 +265,7 @@ class ForkService:
     ) -> Shown:
         """Return what the fork shows of a source with this state."""
         window = window_at(state, through_seq, self._active.now())
-        oldest_at, mentions = state.oldest_at, state.mentions
+        oldest_at, mentions = state.oldest_at, state.named_tools
         if (through_seq, window) != (state.head_seq, state.window):
             before = oldest_at - TICK if oldest_at is not None else None
             appended = await find_oldest_at(session, key, window.since, before)
@@ -277,7 +277,7 @@ class ForkService:
         if receipt is not None:
             # Those that the source keeps, if the compaction is active there, and all pins.
             is_active = state.compaction_id == receipt.compaction_id
-            kept.update(state.kept_seqs if is_active else kept_seqs(receipt.view))
+            kept.update(state.protected_seqs if is_active else protected_in(receipt.view))
             kept.update(item.seq for item in await session.log.pinned(key))
         through = tuple(sorted(seq for seq in kept if seq <= through_seq))
         return Shown(window, oldest_at, mentions, receipt, through)
@@ -310,7 +310,7 @@ def _state(state: ConversationState, through_seq: int) -> dict[str, Any]:
     return {
         **dict.fromkeys(("open_calls", "open_seqs", "provider_calls"), ()),
         **{"head_seq": through_seq, "group_seq": through_seq + 1, "is_answering": False},
-        "resume_at": state.resume_at_tokens if through_seq == state.head_seq else 0,
+        "resume_at_tokens": state.resume_at_tokens if through_seq == state.head_seq else 0,
         "promoted": list(state.promoted),
         "promoted_turn": state.promoted_turn,
         "window_seconds": state.window_seconds,

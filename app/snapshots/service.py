@@ -297,7 +297,7 @@ class SnapshotService:
             receipt = await session.contexts.find_receipt(key, active_id)
         if receipt is None or receipt.summary is None or state.hidden_span is None:
             return None, spans
-        kept_spans = overlap(spans_of(state.kept_seqs), spans)
+        kept_spans = overlap(spans_of(state.protected_seqs), spans)
         return receipt.summary, union((*minus(spans, (state.hidden_span,)), *kept_spans))
 
     async def _read(self, conversation: Conversation, spans: Sequence[Span]) -> list[Message]:

@@ -85,8 +85,7 @@ class BlobCollection:
                 await sql.run(SWEPT, **own)
         if not dry_run:
             await self._outputs.delete_objects(*(blob.object_key for blob in blobs))
-        refs = tuple(blob.ref for blob in blobs)
-        return CollectedBlobs(dry_run, refs, size, len(uploads))
+        return CollectedBlobs(dry_run, tuple(blob.ref for blob in blobs), size, len(uploads))
 
     async def collect_all(self) -> int:
         """Collect in every conversation that may have something to collect; return the blobs."""
@@ -110,10 +109,10 @@ class BlobCollection:
                 except NotFound:
                     continue
                 collected += len(result.collected)
-        await self._sweep_objects()
+        await self._delete_orphans()
         return collected
 
-    async def _sweep_objects(self) -> None:
+    async def _delete_orphans(self) -> None:
         """Delete objects that no row names.
 
         Refused appends and killed uploads leave such objects [tool-output.orphans].

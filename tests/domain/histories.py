@@ -477,7 +477,7 @@ def rows_of(log: RawLog, wanted: FormatName, count: CountText = third) -> list[L
     """Return the rows a build of the wanted format reads, as the database gives them."""
     found = []
     for seq, (format, made) in enumerate(drafts_of(log, count), 1):
-        as_chat = wanted is CHAT and not made.has_media
+        as_chat = wanted is CHAT and not made.needs_body
         found.append(
             LogRow(
                 id=f"0190f3a0-0000-7000-8000-{seq:012d}",
@@ -486,7 +486,7 @@ def rows_of(log: RawLog, wanted: FormatName, count: CountText = third) -> list[L
                 tokens=made.tokens,
                 reasoning_tokens=made.reasoning_tokens,
                 call_ids=made.call_ids,
-                has_media=made.has_media,
+                needs_body=made.needs_body,
                 format=CHAT if as_chat else format,
                 text=(made.chat_item or made.body) if as_chat else made.body,
                 joins=made.joins,

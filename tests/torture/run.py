@@ -215,7 +215,7 @@ def world_of(folder: Path, seed: int) -> Iterator[tuple[World, str]]:
             "CONTEXT_DATABASE_URL": proxy.url,
             "CONTEXT_WORKER": "false",
             "CONTEXT_POOL_MAX_SIZE": "6",
-            "CONTEXT_SWEEP_SECONDS": "1",
+            "CONTEXT_POLL_SECONDS": "1",
             "CONTEXT_SUMMARIZER_MODEL": "openai/fake",
             "CONTEXT_SUMMARIZER_API_BASE": model.api_base,
             "CONTEXT_SUMMARIZER_API_KEY": "test",

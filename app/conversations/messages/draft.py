@@ -83,7 +83,7 @@ class Draft:
     chat_item: bytes | None = None
     reasoning_tokens: int = 0
     call_ids: tuple[str, ...] = ()
-    has_media: bool = False
+    needs_body: bool = False
     timestamp: str | None = None
     joins: bool = False
     provider_calls: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class Draft:
             "reasoning_tokens": self.reasoning_tokens,
             "call_ids": json_text.dumps(self.call_ids) if self.call_ids else None,
             "call_names": json_text.dumps(self.call_names) if self.call_names else None,
-            "has_media": self.has_media,
+            "needs_body": self.needs_body,
             "joins": self.joins,
         }
 
@@ -238,7 +238,7 @@ def derive(
         tokens=tokens,
         reasoning_tokens=reasoning_tokens,
         call_ids=_call_ids(message),
-        has_media=needs_body,
+        needs_body=needs_body,
         provider_calls=provider_calls,
         resolves=resolves,
         call_names=tuple(call.name for call in message.calls),

@@ -15,7 +15,7 @@
 5. A tombstone has the role, format and tool calls of its message, so that pairs and payloads stay
    valid: the ids and names of calls stay, their arguments and all other content are gone. It keeps
    the stored token count, which running totals of later rows contain.
-6. Objects are deleted after the rows that name them; after a failure the sweep deletes them.
+6. Objects are deleted after the rows that name them; after a failure a worker does.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ LOCK = Statement(f"SELECT compaction_id, view_version FROM states WHERE {_CONVER
 REPLACE = Statement(f"""
     UPDATE messages
     SET body = :body, chat_item = :chat_item,
-        output = :output, reasoning_tokens = 0, has_media = false
+        output = :output, reasoning_tokens = 0, needs_body = false
     WHERE {_MESSAGE}
         AND NOT EXISTS (SELECT FROM redactions WHERE {_MESSAGE})
 """)
@@ -118,8 +118,8 @@ DROP_SUMMARIES = Statement(
         WITH covering AS (
             SELECT compaction_id FROM compactions
             WHERE {_CONVERSATION} AND summary <> ''
-                AND (span_start <= :seq AND span_end > :seq
-                    OR trigger = 'provider' AND span_end = :seq)
+                AND (hidden_start <= :seq AND hidden_end > :seq
+                    OR trigger = 'provider' AND hidden_end = :seq)
             ORDER BY compaction_id LIMIT 1
         )
         UPDATE compactions made

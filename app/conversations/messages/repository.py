@@ -271,7 +271,7 @@ class LogRepository(Repository):
             model_at=known.model_updated_at,
             due_tokens=due.tokens,
             due_messages=due.messages,
-            mentions=sorted(
+            named_tools=sorted(
                 {name for each in drafts if each.output for name in each.output.preview.mentions}
             ),
             window_seconds=window_seconds,

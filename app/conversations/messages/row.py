@@ -50,7 +50,7 @@ class LogRow:
     tokens: int
     reasoning_tokens: int
     call_ids: tuple[str, ...]
-    has_media: bool
+    needs_body: bool
     format: FormatName
     text: bytes
     stored_output: str | None = None
@@ -77,7 +77,7 @@ def row_of(draft: Draft, id: str, seq: int, format: FormatName, *, as_chat: bool
 
     A chat build reads the rendered item, unless that lacks media of results, labels or reasoning.
     """
-    is_item = as_chat and not draft.has_media and not draft.reasoning_tokens
+    is_item = as_chat and not draft.needs_body and not draft.reasoning_tokens
     return LogRow(
         id=id,
         seq=seq,
@@ -85,7 +85,7 @@ def row_of(draft: Draft, id: str, seq: int, format: FormatName, *, as_chat: bool
         tokens=draft.tokens,
         reasoning_tokens=draft.reasoning_tokens,
         call_ids=draft.call_ids,
-        has_media=draft.has_media,
+        needs_body=draft.needs_body,
         format=LOG_FORMAT if is_item else format,
         text=draft.chat_item if is_item and draft.chat_item is not None else draft.body,
         stored_output=draft.stored_output,
@@ -100,7 +100,7 @@ def joined_row(rows: Sequence[LogRow]) -> LogRow:
         tokens=sum(row.tokens for row in rows),
         reasoning_tokens=sum(row.reasoning_tokens for row in rows),
         call_ids=tuple(call_id for row in rows for call_id in row.call_ids),
-        has_media=True,
+        needs_body=True,
         text=b"".join(row.text for row in rows),
         rows=tuple(rows),
     )
@@ -108,8 +108,7 @@ def joined_row(rows: Sequence[LogRow]) -> LogRow:
 
 def parse_stored(body: bytes, format: FormatName) -> Message:
     """Parse one stored body back into the neutral message it was stored for."""
-    raw = json_text.loads(body)
-    return PROVIDERS[format].parse(raw, "")[0]
+    return PROVIDERS[format].parse(json_text.loads(body), "")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class LogService:
             try:
                 stored = await self._append_batch(tenant_id, known, batch)
             except ServiceUnavailable:
-                raise  # it may have been stored, so its objects stay for the sweep
+                raise  # it may be stored; if not, a worker deletes its objects
             except ContextError as error:
                 refused = error
             except _SettingsChanged:

@@ -117,7 +117,7 @@ class StoredResults:
     async def delete_conversation_objects(
         self, tenant_id: str, conversation_ids: Sequence[str]
     ) -> None:
-        """Delete the objects of deleted conversations; after a failure the sweep deletes them."""
+        """Delete the objects of deleted conversations; after a failure a worker does."""
         try:
             for conversation_id in conversation_ids:
                 await self._store.delete_conversation(tenant_id, conversation_id)
@@ -125,7 +125,7 @@ class StoredResults:
             _log.warning("objects_not_removed")
 
     async def delete_objects(self, *object_keys: str | None) -> None:
-        """Delete objects that no row names any more; after a failure the sweep deletes them."""
+        """Delete objects that no row names any more; after a failure a worker does."""
         try:
             if keys := [key for key in object_keys if key is not None]:
                 await self._store.remove(keys)
@@ -138,7 +138,7 @@ class StoredResults:
         """Delete the objects of blobs whose content no row took, as of results stored before."""
         objects = {blob.object_key: blob.content_id for blob, _ in stored if blob.object_key}
         if objects:
-            with suppress(ServiceUnavailable):  # the sweep deletes them
+            with suppress(ServiceUnavailable):  # a worker deletes them later
                 async with self._database.session() as session:
                     holds = session.blobs.holds_content
                     unused = [

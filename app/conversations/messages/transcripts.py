@@ -27,7 +27,7 @@ from app.conversations.moving_window import ActiveWindows
 from app.conversations.settings_resolver import SettingsResolver
 from app.conversations.turns import MAX_PLACEHOLDER_TOKENS, Entry, entry, newest_user_message
 from app.conversations.view import View, start_of_last
-from app.conversations.view_changes import base_view, kept_with_pins
+from app.conversations.view_changes import base_view, protected_with
 from app.database.connections import Statement
 from app.formats.message import Role
 from app.policy.policy import StrategyName
@@ -52,7 +52,7 @@ MARKS = Statement("""
 """)
 SHOW_PINNED = Statement("""
     UPDATE states
-    SET view_version = view_version + 1, view_cause = 'pinned', kept = :kept,
+    SET view_version = view_version + 1, view_cause = 'pinned', protected_seqs = :protected_seqs,
         hidden_tokens = hidden_tokens - CAST(:tokens AS bigint),
         hidden_messages = hidden_messages - CAST(:messages AS bigint)
     WHERE conversation_id = :conversation_id
@@ -242,9 +242,9 @@ class TranscriptService:
         if receipt is None:
             return
         view = base_view(state, receipt.view, self._resolver.policy_of(conversation))
-        kept, tokens, count = kept_with_pins(view, state.kept_seqs, around)
-        if kept != state.kept_seqs:
-            shown = {"kept": kept, "tokens": tokens, "messages": count}
+        kept, tokens, count = protected_with(view, state.protected_seqs, around)
+        if kept != state.protected_seqs:
+            shown = {"protected_seqs": kept, "tokens": tokens, "messages": count}
             await session.session.run(SHOW_PINNED, conversation_id=conversation_id, **shown)
 
     async def _check_share(self, session: Repositories, conversation: Conversation) -> None:

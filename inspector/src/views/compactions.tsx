@@ -14,7 +14,7 @@ import { changes, mayWrite } from "../state.ts";
 import { Action, Badge, BeforeAfter, Copy, Curl, Empty, Failed, Fact, Field, hasWords, Loading, Marked, More, When } from "../ui.tsx";
 
 /** What began a compaction, in words. */
-const TRIGGERS: Record<string, string> = { background: "in the background", proactive: "before a build", forced: "asked for", emergency: "after an overflow", tool_output: "to clear tool results", provider: "by the provider" };
+const TRIGGERS: Record<string, string> = { background: "in the background", build: "before a build", forced: "asked for", overflow: "after an overflow", tool_output: "to clear tool results", provider: "by the provider" };
 
 /** Where a reader comes from: a message, and the words that led to it. */
 interface Sought {
@@ -86,7 +86,7 @@ function Card({ receipt, id, newest, sought }: { receipt: Receipt; id: string; n
           {receipt.target_tokens !== null && <Fact name="Target" hint="What the caller asked for">{count(receipt.target_tokens)}</Fact>}
           {receipt.cost_usd !== 0 && <Fact name="Price">{usd(receipt.cost_usd)}</Fact>}
           <Fact name="Took">{count(receipt.duration_ms)} ms</Fact>
-          {receipt.strategies_run.join() !== receipt.strategy && receipt.strategies_run.length > 0 && <Fact name="Stages">{receipt.strategies_run.map(words).join(" → ")}</Fact>}
+          {receipt.stages.join() !== receipt.strategy && receipt.stages.length > 0 && <Fact name="Stages">{receipt.stages.map(words).join(" → ")}</Fact>}
           {receipt.prompt_hash && receipt.prompt_hash !== receipt.model && <Fact name="Prompt"><Copy text={receipt.prompt_hash} label="Copy the prompt's hash" shown={receipt.prompt_hash.slice(0, 10)} /></Fact>}
         </dl>
       </div>

@@ -99,7 +99,7 @@ function Banner({ conversation: { conversation_id: id }, epochs = [] }: { conver
   const newest = useResource(() => good(api.GET("/v1/conversations/{conversation_id}/compactions", { params: { ...at(id), query: { limit: 3 } } })), ["newest receipts", id]);
   const failure = state.data?.last_failure;
   const [receipt] = newest.data?.data ?? [];
-  const cut = newest.data?.data.find((each) => each.trigger === "emergency" && each.status === "active");
+  const cut = newest.data?.data.find((each) => each.trigger === "overflow" && each.status === "active");
   const hungry = receipt ? starved(receipt) : null;
   const [last] = epochs;
   const breaks = epochs.filter((epoch) => epoch.format === last?.format && epoch.model === last?.model && epoch.cache_break_reason && last.start_seq - epoch.start_seq <= WITHIN);

@@ -33,7 +33,7 @@ function eventOf(id: string | undefined, text: string): Event {
 const KEPT = 500;
 const PAST = 50;
 /** Fields of events that are not repeated, or said in words. */
-const SEEN = new Set(["type", "conversation_id", "created_at", "first_seq", "last_seq", "message_count", "head_seq", "compaction_id", "strategies_run", "prompt_hash", "compacted", "summary_range", "estimated", "hidden_tokens", "hidden_messages", "before_messages", "after_messages", "before_tokens", "after_tokens", "seq", "message_id", "code", "detail", "calls"]);
+const SEEN = new Set(["type", "conversation_id", "created_at", "first_seq", "last_seq", "message_count", "head_seq", "compaction_id", "stages", "prompt_hash", "compacted", "summary_range", "estimated", "hidden_tokens", "hidden_messages", "before_messages", "after_messages", "before_tokens", "after_tokens", "seq", "message_id", "code", "detail", "calls"]);
 
 /** Follow a stream of events until the signal aborts; it is opened again where it ends. */
 async function follow(path: string, state: Signal<LiveState>, stop: AbortSignal): Promise<void> {

@@ -53,7 +53,7 @@ function Why({ item, problem }: { item: ConversationItem; problem: Problem }): J
   const why = useResource(() => inTurn(async () => {
     const params = { ...at(id), query: { limit: 100 } };
     if (problem.kind === "failed") return { failure: (await good(api.GET("/v1/conversations/{conversation_id}/state", { params: at(id) }))).last_failure };
-    if (problem.kind === "overflow") return { cuts: (await good(api.GET("/v1/conversations/{conversation_id}/compactions", { params }))).data.filter((receipt) => receipt.trigger === "emergency") };
+    if (problem.kind === "overflow") return { cuts: (await good(api.GET("/v1/conversations/{conversation_id}/compactions", { params }))).data.filter((receipt) => receipt.trigger === "overflow") };
     return {};
   }), ["why", id, problem.kind, problem.at]);
   if (problem.kind === "blocked") return <>{item.usage?.budget && `${count(item.usage.budget.tokens_used)} of ${count(item.usage.budget.effective_window)} tokens: the next build compacts before it answers. `}<a href={toConversation(id)}>see what fills it</a></>;

@@ -48,7 +48,7 @@ def test_the_built_in_names_have_their_windows(model: str, window: int) -> None:
     """The built-in limits per model apply, whatever the bundled map has."""
     assert found(model).context_window == window
     assert (
-        resolve_context_window(None, None, found(model), None, 4096, derive=False).total == window
+        resolve_context_window(None, None, found(model), None, 4096, derive=False).tokens == window
     )
 
 
@@ -109,7 +109,7 @@ def test_a_new_version_is_taken_for_one_of_its_family(model: str, assumed_from: 
     assert set(info.sources.values()) == {f"assumed to be that of {info.assumed_from}"}
     window = resolve_context_window(None, None, info, None, 4096, derive=False)
     assert window == resolve_context_window(None, None, source, None, 4096, derive=False)
-    assert resolve_context_window(10**8, None, info, None, 4096, derive=False).total == 10**8
+    assert resolve_context_window(10**8, None, info, None, 4096, derive=False).tokens == 10**8
 
 
 def test_a_separate_input_limit_is_recognised() -> None:

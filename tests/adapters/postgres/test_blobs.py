@@ -156,7 +156,7 @@ async def test_reads_use_their_indexes(
     listed = await plan(statements.PAGE, before=None, limit=50)
     assert "Backward using blobs_by_content" in listed
     due = await plan(statements.LIST_DUE, uploaded_before=NOW, limit=10)
-    for index in ("blobs_unattached", "blob_uploads_by_time", "states_unswept"):
+    for index in ("blobs_unattached", "blob_uploads_by_time", "states_uncollected"):
         assert index in due
     hidden = await plan(statements.COLLECTABLE, compacted=True, uploaded_before=NOW)
     assert "using blob_uses_pkey" in hidden

@@ -64,7 +64,7 @@ async def test_a_call_has_its_own_options(
     assert (shown["compacted"], shown["reason"], fake_llm.calls) == (False, "dry run", 0)
     made = await compact(client, path, **options)
     assert made["compacted"] and made["reason"] is None
-    for name in ("summary_range", "strategies_run", "before_tokens"):
+    for name in ("summary_range", "stages", "before_tokens"):
         assert made[name] == shown[name], name
     assert made["after_tokens"] <= shown["after_tokens"]
     assert fake_llm.calls >= 1
@@ -175,7 +175,7 @@ async def test_a_job_is_polled_until_it_is_done(app: FastAPI, client: httpx.Asyn
     done = (await client.get(answer.headers["location"])).json()
     assert (done["status"], done["error"]) == ("done", None)
     assert done["result"]["compacted"] is True
-    assert done["result"]["strategies_run"] == ["retain_summary"]
+    assert done["result"]["stages"] == ["retain_summary"]
     receipt = await client.get(f"{path}/compactions/{done['result']['compaction_id']}")
     assert receipt.json()["trigger"] == "forced"
     await work(app, path, job["job_id"])

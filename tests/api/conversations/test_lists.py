@@ -112,7 +112,7 @@ async def test_usage_in_a_list_is_that_of_each_conversation(client: httpx.AsyncC
         reading = (await client.get(f"{path}/budget")).json()
         totals = (await client.get(f"{path}/usage")).json()["totals"]
         receipts = (await client.get(f"{path}/compactions")).json()["data"]
-        cut = [each["created_at"] for each in receipts if each["trigger"] == "emergency"]
+        cut = [each["created_at"] for each in receipts if each["trigger"] == "overflow"]
         failure = (await client.get(f"{path}/state")).json()["last_failure"]
         last = ("compaction_id", "created_at", "trigger", "degraded")
         assert shown == {

@@ -1,4 +1,4 @@
-"""The emergency path over HTTP. [compaction.emergency]"""
+"""Overflows over HTTP. [compaction.overflow]"""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_cut_leaves_out_half_of_the_turns(
     answer = await model_client.post(f"{path}/overflow", json=body)
     assert answer.status_code == 200, answer.text
     made = answer.json()
-    assert made["compacted"] is True and made["strategies_run"] == ["emergency"]
+    assert made["compacted"] is True and made["stages"] == ["overflow"]
     assert made["before_tokens"] == before["tokens_used"]
     assert made["after_tokens"] == made["context"]["tokens_used"] < made["before_tokens"]
     assert numbers(made["context"]) == list(range(16, 32))
@@ -77,7 +77,7 @@ async def test_a_cut_leaves_out_half_of_the_turns(
     assert again["payload"] == made["context"]["payload"]
     assert len((await model_client.get(f"{path}/messages?limit=1000")).json()["data"]) == 32
     undo = f"{path}/compactions/{made['compaction_id']}/undo"
-    assert (await model_client.post(undo)).json()["trigger"] == "emergency"
+    assert (await model_client.post(undo)).json()["trigger"] == "overflow"
     assert (await model_client.post(f"{path}/context")).json()["payload"] == before["payload"]
     assert fake_llm.calls == 0
 

@@ -196,7 +196,7 @@ REFUSED: dict[str, Any] = {
     "a pin beyond the log": changed("pin", seq=99),
     "a time that is none": changed("pin", created_at="2026"),
     "a window beyond the log": changed("state", since=99),
-    "parts that are none": changed("state", parts="{}"),
+    "parts that are none": changed("state", window_parts="{}"),
     "another head": changed("state", head_seq=6),
     "a call group beyond the log": changed("state", group_seq=99),
     "an open call that is not in the log": changed("state", open_calls=["c9"]),
@@ -213,7 +213,7 @@ LIES = {
     "tokens": 1,
     "reasoning_tokens": -1,
     "call_names": "[]",
-    "has_media": "no",
+    "needs_body": "no",
     "chat_item": '{"role":"user","content":"x"}',
     "turn": 9,
     "total_tokens": 0,
@@ -237,10 +237,15 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
     earlier = lines[at(lines, "compaction")]  # as in an export of an earlier version
     del earlier["target_tokens"]
     earlier["summary_input"] = "transcript"
-    earlier |= {"before_msg_count": earlier.pop("before_messages"), "cached_tokens": 0}
-    assert after_first(await exported(client, await imported(client, written(lines)))) == (
-        after_first(export)
-    )
+    names = {"before_messages": "before_msg_count", "stages": "strategies_run"}
+    names |= {"hidden_start": "span_start", "hidden_end": "span_end"}
+    earlier |= {"cached_tokens": 0, **{old: earlier.pop(new) for new, old in names.items()}}
+    again = await imported(client, written(lines))
+    assert after_first(await exported(client, again)) == after_first(export)
+    earlier["trigger"] = "proactive"
+    again = await imported(client, written(lines))
+    (receipt,) = (await client.get(f"{again}/compactions")).json()["data"]
+    assert receipt["trigger"] == "build"
     for other in ({"trigger": "x"}, {"strategy": "x"}, {"calls": "x"}):
         tried = [dict(line) for line in lines]
         changed("compaction", **other)(tried)
@@ -300,10 +305,11 @@ def a_file() -> list[dict[str, Any]]:
     nothing = dict.fromkeys(("agent_id", "model", "rolling_window_seconds", "expires_at"))
     lists = {"policy": "{}", "sections": SECTIONS, "tools": "[]", "metadata": "{}"}
     versions = {"sections_version": 1, "tools_version": 0, "counter": "tokenizer"}
-    zero = dict.fromkeys(("resume_at", "promoted_turn", "cleared_seq"), 0)
-    empty: dict[str, Any] = {name: [] for name in ("open_calls", "promoted", "mentions", "kept")}
+    zero = dict.fromkeys(("resume_at_tokens", "promoted_turn", "cleared_seq"), 0)
+    names = ("open_calls", "promoted", "named_tools", "protected_seqs")
+    empty: dict[str, Any] = {name: [] for name in names}
     unset = dict.fromkeys(("window_seconds", "cleared_at", "compaction_id"))
-    window = {"since": 1, "parts": "", "oldest_at": AT, "newest_at": AT}
+    window = {"since": 1, "window_parts": "", "oldest_at": AT, "newest_at": AT}
     first = {"format": "context-service.conversation", "version": 1, "conversation_id": ID}
     lines: list[dict[str, Any]] = [
         {"type": "export", **first, "created_at": AT, "exported_at": AT},
@@ -355,11 +361,14 @@ def in_parts(line: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def test_files_of_earlier_versions_are_read(client: httpx.AsyncClient) -> None:
-    """Long records are in parts, columns with a default missing. [exports.format]"""
+    """Long records are in parts, others have another name or are missing. [exports.format]"""
     whole = a_file()
     later = ("timestamp", "at", "late_at", "output", "group_seq")
+    old = {"resume_at_tokens": "resume_at", "named_tools": "mentions"}
+    old |= {"window_parts": "parts", "protected_seqs": "kept"}
     cut = [
-        {name: value for name, value in line.items() if name not in later} for line in whole[1:-1]
+        {old.get(name, name): value for name, value in line.items() if name not in later}
+        for line in whole[1:-1]
     ]
     lines = [whole[0], *(part for line in cut for part in in_parts(line)), whole[-1]]
     again = await exported(client, await imported(client, written(lines)))

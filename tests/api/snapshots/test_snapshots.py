@@ -219,8 +219,7 @@ async def test_list_sessions_returns_all_snapshots(client: httpx.AsyncClient) ->
     made = [(await save(client, path))["snapshot_id"] for path in (own, other, alone, agent)]
 
     async def listed(path: str) -> list[str]:
-        data = (await client.get(path)).json()["data"]
-        return [item["snapshot_id"] for item in data]
+        return [item["snapshot_id"] for item in (await client.get(path)).json()["data"]]
 
     assert sorted(await listed("/v1/snapshots")) == sorted(made)
     assert set(await listed(f"/v1/snapshots?agent_id={id_of(agent)}")) == {

@@ -26,7 +26,7 @@ from app.conversations.due import CompactionThreshold, compaction_threshold
 from app.conversations.receipt import CompactionPlan, NoCompaction
 from app.conversations.turns import Entry, entry, pinned_seqs
 from app.conversations.view import Span, Summary, View, spans_beside
-from app.conversations.view_changes import base_view, kept_seqs, kept_with_pins, shown_entries
+from app.conversations.view_changes import base_view, protected_in, protected_with, shown_entries
 from app.formats.message import Role
 from app.models.budget import Limits, PayloadTokens
 from app.policy.policy import CompactionPolicy, Policy, SandwichPolicy, StrategyName
@@ -132,7 +132,7 @@ def test_automatic_plans_free_at_least_min_gain(items: list[Entry], name: Strate
 def test_a_plan_goes_below_the_target_only_where_that_is_met(name: StrategyName) -> None:
     """Within it, it goes as low as possible."""
     turns = [entry(seq, U if seq % 2 else A, 50) for seq in range(1, 23)]
-    within = talk_of(Policy(strategy=name), turns, replace(LIMITS, total=10_000))
+    within = talk_of(Policy(strategy=name), turns, replace(LIMITS, context_window=10_000))
     assert plan_compaction(within, any_gain=True) == plan_compaction(within, **FORCED)
     assert isinstance(plan_compaction(within, **FORCED), CompactionPlan)
 
@@ -174,11 +174,11 @@ def test_tokens_added_by_pins_match_the_payload(log: list[Entry], data: st.DataO
     kept = tuple(data.draw(st.sets(seqs, max_size=3)))
     view = replace(hiding(Span(start, end + 1), kept=kept), results_cleared_through=data.draw(seqs))
     pins = pinned_seqs(pinned_at(log, data.draw(st.lists(seqs, max_size=4))))
-    before = base_view(ConversationState(kept_seqs=kept_seqs(view)), view, Policy())
-    after_kept, tokens, messages = kept_with_pins(
-        before, kept_seqs(before), [item for item in log if item.seq in pins]
+    before = base_view(ConversationState(protected_seqs=protected_in(view)), view, Policy())
+    after_kept, tokens, messages = protected_with(
+        before, protected_in(before), [item for item in log if item.seq in pins]
     )
-    after = base_view(ConversationState(kept_seqs=after_kept), before, Policy())
+    after = base_view(ConversationState(protected_seqs=after_kept), before, Policy())
     gained = sum(item.tokens for item in shown_entries(log, after))
     gained -= sum(item.tokens for item in shown_entries(log, before))
     assert tokens == gained

@@ -198,8 +198,8 @@ def halved(history: Sequence[Entry], covered: Span | None = None) -> list[int] |
     return None if left is None else [item.seq for item in left.entries]
 
 
-def test_an_emergency_drops_the_oldest_half_of_the_turns() -> None:
-    """Half of the turns, rounded down, at least one; pins stay. [compaction.emergency]"""
+def test_an_overflow_drops_the_oldest_half_of_the_turns() -> None:
+    """Half of the turns, rounded down, at least one; pins stay. [compaction.overflow]"""
     history = [entry(seq, (U, A)[seq % 2 == 0], 10) for seq in range(1, 11)]
     assert halved(history) == [5, 6, 7, 8, 9, 10]
     assert halved(history[4:], Span(1, 5)) == [7, 8, 9, 10]
@@ -209,7 +209,7 @@ def test_an_emergency_drops_the_oldest_half_of_the_turns() -> None:
     assert halved([pinned[1], pinned[6]], Span(1, 7)) is None
 
 
-def test_an_emergency_in_a_single_turn_drops_the_oldest_call_groups() -> None:
+def test_an_overflow_in_a_single_turn_drops_the_oldest_call_groups() -> None:
     """In a single turn half of the call groups is dropped; its user message is left at last."""
     roles = [U, A, T, A, T, T, A, T, A]
     history = [entry(seq, role, 10) for seq, role in enumerate(roles, 1)]

@@ -83,7 +83,7 @@ def applied(
     history: Sequence[Entry], covered: Span | None, plan: CompactionPlan
 ) -> tuple[list[Entry], Span | None]:
     """Return what is shown after a plan, at what it costs there, and the range that is hidden."""
-    view = View(spans_beside(plan.hidden or covered, plan.unhidden_seqs if plan.hidden else ()))
+    view = View(spans_beside(plan.hidden or covered, plan.kept_seqs if plan.hidden else ()))
     hidden_before = [item for item in history if plan.hidden is None or view.shows(item.seq)]
     pinned = pinned_seqs(hidden_before)
     left = [
@@ -139,13 +139,13 @@ def test_a_plan_matches_its_result(
         assert left, "something always stays"
         assert plan.stages
         assert plan.summarises == ("truncate" not in plan.stages and plan.hidden is not None)
-        assert plan.hidden is not None or (plan.results_cleared_through and not plan.unhidden_seqs)
+        assert plan.hidden is not None or (plan.results_cleared_through and not plan.kept_seqs)
         if plan.hidden is not None:
             seqs = [item.seq for item in history]
             assert is_group_boundary(history, seqs.index(plan.hidden.start))
             end = seqs.index(plan.hidden.end) if plan.hidden.end in seqs else len(history)
             assert is_group_boundary(history, end)
-            assert {plan.hidden.start, plan.hidden.end - 1}.isdisjoint(plan.unhidden_seqs)
+            assert {plan.hidden.start, plan.hidden.end - 1}.isdisjoint(plan.kept_seqs)
 
 
 @given(
@@ -187,7 +187,7 @@ def test_plans_in_a_row_keep_what_must_stay(
             if covered is not None and plan.hidden is not None:
                 assert plan.hidden.start <= covered.start
                 assert plan.hidden.end >= covered.end
-                stayed = {*plan.unhidden_seqs, *plan.released_seqs}
+                stayed = {*plan.kept_seqs, *plan.released_seqs}
                 assert stayed >= {item.seq for item in history if covered.holds(item.seq)}
             assert bool(plan.released_seqs) <= (covered is not None)
             before = history
@@ -252,7 +252,7 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     policy = Policy(preserve_user_messages=True)
     plan = RETAIN.plan(ShownHistory(history, None, budget, policy), minimal=True)
     assert plan == CompactionPlan(
-        ("retain_summary",), 130, Span(1, 19), unhidden_seqs=(9, 11, 13, 15, 17)
+        ("retain_summary",), 130, Span(1, 19), kept_seqs=(9, 11, 13, 15, 17)
     )
     assert isinstance(
         RETAIN.plan(ShownHistory(*applied(history, None, plan), budget, policy), minimal=True),
@@ -260,7 +260,7 @@ def test_preserved_user_messages_take_half_of_what_the_target_leaves() -> None:
     )
     plan = RETAIN.plan(ShownHistory(history, None, budget, policy))
     assert plan == CompactionPlan(
-        ("retain_summary",), 110, Span(1, 17), unhidden_seqs=(7, 9, 11, 13, 15)
+        ("retain_summary",), 110, Span(1, 17), kept_seqs=(7, 9, 11, 13, 15)
     )
 
 
@@ -335,7 +335,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
             assert inside[-1].end == part.end
         joins = {item.seq: item.joins for item in history}
         assert not any(joins[chunk.start] for chunk in plan.chunks)
-        gone = [i for i in history if plan.hidden.holds(i.seq) and i.seq not in plan.unhidden_seqs]
+        gone = [i for i in history if plan.hidden.holds(i.seq) and i.seq not in plan.kept_seqs]
         sizes = [sum(chunk.holds(item.seq) for item in gone) for chunk in plan.chunks]
         assert sum(sizes) + len(plan.released_seqs) == len(gone)
         assert plan.hides_preserved or all(count >= size for count in sizes[:-1])

@@ -22,8 +22,7 @@ def shown_spans(draw: st.DrawFn) -> tuple[Span, ...]:
     """Draw spans as a view has them: ascending, apart, the last one open."""
     bounds = sorted(draw(st.lists(SEQS, min_size=1, max_size=9, unique=True)))
     bounds = bounds[: len(bounds) - 1 + len(bounds) % 2]
-    closed = map(Span, bounds[:-1:2], bounds[1::2])
-    return (*closed, Span(bounds[-1], ENDLESS))
+    return (*map(Span, bounds[:-1:2], bounds[1::2]), Span(bounds[-1], ENDLESS))
 
 
 def summaries() -> st.SearchStrategy[Summary]:

@@ -180,8 +180,8 @@ def test_stored_counts_are_those_of_the_chat_item(log: RawLog) -> None:
             continue  # of reasoning alone nothing is sent
         items = LOG_PROVIDER.render(LOG_PROVIDER.for_payload(message))
         assert count_payload_messages(CHAT, items, third) == row.tokens
-        assert row.has_media or len(items) == 1
-        if not row.has_media:
+        assert row.needs_body or len(items) == 1
+        if not row.needs_body:
             shown = {"role", "content", "tool_calls", "tool_call_id", "name"}
             assert {k: v for k, v in json_text.loads(row.text).items() if k in shown} == items[0]
 

@@ -65,7 +65,7 @@ def test_an_unknown_window_is_an_error_unless_derived() -> None:
         with pytest.raises(ContextLimitUnknown):
             window(info)
     assert window(derive=True) == (16_384, 4096)
-    assert window(model(), derive=True).total == 100_000
+    assert window(model(), derive=True).tokens == 100_000
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_no_window_exceeds_any_known_limit(
         found = window(info, reserve, requested=requested, policy=policy, derive=True)
     except ValidationError:
         return
-    assert found.total > found.max_output_tokens
+    assert found.tokens > found.max_output_tokens
     assert found.max_output_tokens <= reserve
     for bound in (requested if requested is not None else policy, whole):
-        assert bound is None or found.total <= bound
-    assert max_input is None or found.total - found.max_output_tokens <= max_input
+        assert bound is None or found.tokens <= bound
+    assert max_input is None or found.tokens - found.max_output_tokens <= max_input

@@ -149,8 +149,8 @@ def test_formats_count_alike(message: Message) -> None:
     )
     for format_name, module in PROVIDERS.items():
         if counts_as_stored(ready, module.adapt(ready), format_name):
-            has_media = bool(LOG_PROVIDER.apart(ready))
-            assert has_media or count_rendered(format_name, ready, words) == stored
+            needs_body = bool(LOG_PROVIDER.apart(ready))
+            assert needs_body or count_rendered(format_name, ready, words) == stored
 
 
 def test_tool_definitions_count() -> None:

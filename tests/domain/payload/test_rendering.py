@@ -102,8 +102,7 @@ def without_breakpoints(value: Any) -> Any:
 
 def count_marks(value: Any) -> int:
     """Count the cache marks anywhere in a payload."""
-    text = json.dumps(value)
-    return sum(text.count(f'"{field}":') for field in BREAKPOINT_FIELDS)
+    return sum(json.dumps(value).count(f'"{field}":') for field in BREAKPOINT_FIELDS)
 
 
 @given(cases(), RESOLVED, TAILS)

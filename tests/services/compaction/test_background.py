@@ -78,7 +78,7 @@ async def test_what_is_due_is_compacted(harness: Harness) -> None:
     assert before["compaction"] is None
     await harness.work(cid)
     stored = await harness.receipt(cid)
-    assert (stored.trigger, stored.strategies_run) == ("background", ("sandwich",))
+    assert (stored.trigger, stored.stages) == ("background", ("sandwich",))
     assert stored.before_tokens == before["tokens_used"]
     assert stored.after_tokens <= 450
     assert not await is_due(harness, cid)
@@ -182,11 +182,11 @@ async def test_each_failure_pauses_compactions_for_longer(
     for number, seconds in enumerate((30, 60, 120, 240), start=1):
         await harness.work(cid)
         state = (await harness.stored(cid)).state
-        assert (state.failures, state.is_resting, state.is_due) == (number, True, True)
+        assert (state.failures, state.is_backing_off, state.is_due) == (number, True, True)
         assert seconds - 10 < await pause_seconds(database_url, cid) <= seconds
         assert await harness.leases.claim() is None
         await harness.append(cid, user("so"))
-        assert (await harness.stored(cid)).state.is_resting
+        assert (await harness.stored(cid)).state.is_backing_off
         await end_pause(database_url, cid)
     await execute(database_url, "UPDATE states SET failures = 40")
     await harness.work(cid)

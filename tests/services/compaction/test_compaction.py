@@ -119,7 +119,7 @@ async def test_any_log_compacted_at_any_time_builds_on(
             for e in entries
             if state.hidden_span
             and state.hidden_span.start <= e.seq < state.hidden_span.end
-            and e.seq not in state.kept_seqs  # such as open calls
+            and e.seq not in state.protected_seqs  # such as open calls
         ]
         assert state.tokens == sum(entry.tokens for entry in entries)
         assert state.hidden_tokens == sum(entry.tokens for entry in hidden)

@@ -34,8 +34,7 @@ def harness(database: Database) -> Harness:
 
 async def receipts_of(harness: Harness, cid: str) -> list[ShownReceipt]:
     """Return the receipts of all compactions, the oldest first."""
-    page = await harness.receipts.page(TENANT, cid, 1000, None)
-    return list(page)[::-1]
+    return list(await harness.receipts.page(TENANT, cid, 1000, None))[::-1]
 
 
 async def test_one_large_result_in_the_preserved_top(harness: Harness) -> None:

@@ -59,7 +59,7 @@ async def test_a_receipt_is_complete(harness: Harness) -> None:
         await harness.build(cid),
     )
     assert (found.status, found.trigger, found.strategy) == ("active", "forced", "sandwich")
-    assert found.strategies_run == made.strategies_run == ("sandwich",)
+    assert found.stages == made.stages == ("sandwich",)
     assert (found.before_tokens, found.after_tokens) == (before, after["tokens_used"])
     assert (found.model, found.calls) == (SUMMARISER, 1)
     assert (found.input_tokens, found.output_tokens) == (100, 10)
@@ -153,4 +153,4 @@ async def test_a_pin_during_a_compaction_wins(harness: Harness, seq: int) -> Non
     build = await harness.build(cid)
     check(build, exact=True)
     assert "answer 3 because" in build.contents
-    assert (await harness.receipt(cid)).view.unhidden_seqs == (8,)
+    assert (await harness.receipt(cid)).view.kept_seqs == (8,)

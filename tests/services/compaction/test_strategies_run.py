@@ -101,8 +101,8 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
         assert later[3:] in ([], ["[Continue.]"])
         assert build["summary_used"]
     stored = await harness.receipt(cid)
-    assert stored.trigger == ("background" if in_background else "proactive")
-    assert (stored.strategy, stored.strategies_run) == ("retain_summary", ("retain_summary",))
+    assert stored.trigger == ("background" if in_background else "build")
+    assert (stored.strategy, stored.stages) == ("retain_summary", ("retain_summary",))
     assert (stored.view.retain, own_text(stored.summary)) == ("the goal is tea", "what was said")
     assert stored.hidden_span == Span(1, len(log) - 2)
     assert len(harness.gateway.calls) == 1
@@ -114,8 +114,7 @@ async def test_checkpoint_3_the_history_is_replaced(harness: Harness, in_backgro
 
 def tree(chunk: int, window: int = 20_000, **leaves: Any) -> dict[str, Any]:
     """Return the policy of a tree."""
-    shape = {"chunk_size": chunk}
-    return policy(window, strategy="tree_summary", tree_summary=shape, **leaves)
+    return policy(window, strategy="tree_summary", tree_summary={"chunk_size": chunk}, **leaves)
 
 
 async def number(harness: Harness, cid: str, first: int, count: int) -> None:

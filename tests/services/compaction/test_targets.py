@@ -34,7 +34,7 @@ async def compacted_as_shown(harness: Harness, cid: str, **options: Any) -> Comp
         "after_messages",
         "summary_range",
         "summary_tokens",
-        "strategies_run",
+        "stages",
         "model",
         "cost_usd",
     ):

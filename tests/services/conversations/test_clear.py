@@ -81,8 +81,7 @@ def cleared(build: Build) -> int:
 
 async def triggers(harness: Harness, cid: str) -> list[str]:
     """Return what made the receipts, the newest first."""
-    page = await harness.receipts.page(TENANT, cid, 50, None)
-    return [receipt.trigger for receipt in page]
+    return [receipt.trigger for receipt in await harness.receipts.page(TENANT, cid, 50, None)]
 
 
 # --- the rule -------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ async def test_a_clearing_has_a_receipt(harness: Harness) -> None:
     build = await harness.build(cid)
     receipt = await harness.receipt(cid)
     assert (receipt.trigger, receipt.strategy) == ("tool_output", "sandwich")
-    assert receipt.strategies_run == ("clear_tool_results",)
+    assert receipt.stages == ("clear_tool_results",)
     assert (receipt.model, receipt.calls, receipt.made) == (None, 0, ())
     assert (receipt.hidden_span.start, receipt.hidden_span.end) == (1, 8)
     assert receipt.view.results_cleared_through == 7
@@ -141,7 +140,7 @@ async def test_excluded_results_are_never_cleared(harness: Harness) -> None:
     await use(harness, cid, *range(2, 6))
     for build in await both(harness, cid):
         assert shown(build) == [1, 4, 5]
-    assert (await harness.stored(cid)).state.kept_seqs == (5,)
+    assert (await harness.stored(cid)).state.protected_seqs == (5,)
     await use(harness, cid, 6, 7, 8)
     for build in await both(harness, cid):
         assert shown(build) == [1, 7, 8]

@@ -49,8 +49,7 @@ LARGE = "word " * 150
 def harness_over(database: Database) -> Harness:
     """Return the services of a process over a real database, with a model that summarises."""
     gateway = ScriptedGateway()
-    watched = WatchedDatabase(database)
-    return Harness(watched, gateway, model=SUMMARISER, service_policy=SMALL)
+    return Harness(WatchedDatabase(database), gateway, model=SUMMARISER, service_policy=SMALL)
 
 
 @pytest.fixture

@@ -263,7 +263,7 @@ async def test_below_compact_trigger_nothing_is_compacted(harness: Harness) -> N
 async def test_at_compact_trigger_a_build_compacts_before_it_returns(harness: Harness) -> None:
     """The summary is made inside the build and is part of its answer [budget.levels].
 
-    [compaction.proactive]
+    [compaction.in-build]
     """
     harness = Harness(harness.database, ScriptedGateway(clock=harness.clock), model=SUMMARISER)
     cid = await harness.conversation(policy(1100, 100))

@@ -40,7 +40,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 @pytest.fixture
 def harness(database: Database) -> Harness:
-    """One process's services whose model is down: no emergency needs it."""
+    """One process's services whose model is down: no overflow needs it."""
     clock = Clock()
     return Harness(
         WatchedDatabase(database), ScriptedGateway(DOWN, clock=clock), clock, model=SUMMARISER
@@ -59,7 +59,7 @@ async def overflow(
     assert len(harness.gateway.calls) == before
     assert made.compacted
     assert made.after_tokens < made.before_tokens
-    assert made.strategies_run == ("emergency",)
+    assert made.stages == ("overflow",)
     assert (made.model, made.cost_usd or 0) == (None, 0)
     return made, build
 
@@ -82,7 +82,7 @@ async def test_the_oldest_half_of_the_turns_goes_each_time(
 
     It works whatever the strategy, and without compaction; the log never changes.
 
-    [compaction.emergency, strategy.sliding-window]
+    [compaction.overflow, strategy.sliding-window]
     """
     own = policy(
         20_000,
@@ -115,7 +115,7 @@ async def test_the_oldest_half_of_the_turns_goes_each_time(
     assert refused.value.facts["budget"].tokens_used == build["tokens_used"]
     assert await harness.bodies(cid) == log
     receipts = await harness.receipts.page(TENANT, cid, 50, None)
-    assert [found.trigger for found in receipts] == ["emergency"] * 5
+    assert [found.trigger for found in receipts] == ["overflow"] * 5
     for _ in range(5):
         await harness.undo(cid)
     assert (await harness.build(cid)).text == whole.text

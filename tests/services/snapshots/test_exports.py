@@ -27,8 +27,7 @@ def exports_of(harness: Harness) -> ExportService:
 
 async def export(harness: Harness, cid: str) -> bytes:
     """Return the export of a conversation."""
-    service = exports_of(harness)
-    return b"".join([lines async for lines in service.export(TENANT, cid)])
+    return b"".join([lines async for lines in exports_of(harness).export(TENANT, cid)])
 
 
 async def pieces_of(body: bytes, size: int) -> AsyncIterator[bytes]:

@@ -199,8 +199,7 @@ class Process:
 
     async def transcript(self, cid: str, content: Content = Content.AUTO) -> list[Original]:
         """Return all messages of a transcript."""
-        found = await self.harness.messages(cid)
-        return await self.outputs.originals(cid, found, content)
+        return await self.outputs.originals(cid, await self.harness.messages(cid), content)
 
     async def collect(self, cid: str, **how: Any) -> list[str]:
         """Collect, and return the ids of what was taken."""
