@@ -396,14 +396,14 @@ def tree_chunks(plan: CompactionPlan, view: View, chunk_size: int) -> list[Span]
     """Return the chunks to summarise: the plan's, and what was hidden since the last summary.
 
     A tree grows at its end only: chunks before its summaries are left out. So are chunks of
-    unhidden messages alone, and chunks outside the active window.
+    kept messages alone, and chunks outside the active window.
     """
     start = view.summarised.end if view.summarised is not None else 0
     chunks = [chunk for chunk in plan.chunks if chunk.start >= start]
     if (hidden := view.hidden) is not None:
         gap_starts = range(max(start, hidden.start), hidden.end, chunk_size)
         gaps = (Span(first, min(first + chunk_size, hidden.end)) for first in gap_starts)
-        unhidden = set(plan.kept_seqs)
-        chunks += [gap for gap in gaps if not unhidden.issuperset(range(gap.start, gap.end))]
+        kept = set(plan.kept_seqs)
+        chunks += [gap for gap in gaps if not kept.issuperset(range(gap.start, gap.end))]
     inside = (chunk for chunk in chunks if overlap((chunk,), view.window))
     return sorted(inside, key=lambda chunk: chunk.start)

@@ -7,7 +7,7 @@
 3. Every result is cleared where the newest call group with its user message is too large by
    itself, so that dropping messages would not help; see [decision 0003].
 4. The oldest half of the turns is dropped, at least one; of a single turn the oldest half of its
-   call groups, until only the newest user message is left. Messages shown in the covered range
+   call groups, until only the newest user message is left. Messages shown in the hidden range
    count as one turn. The results of the last call group are cleared before it is dropped: a model
    that does not see its call makes it again.
 5. Pinned call groups and the newest user message are never dropped. Pinned groups and the results
@@ -129,12 +129,12 @@ def without_oldest_half(shown: ShownHistory) -> ShownHistory | None:
 
 def _droppable(shown: ShownHistory) -> list[list[Entry]]:
     """Return what may be dropped, oldest first: turns, or the call groups of the last one."""
-    user_message, covered = newest_user_message(shown.entries), shown.covered
+    user_message, hidden = newest_user_message(shown.entries), shown.hidden
     newest = user_message.seq if user_message is not None else None
     turns: list[list[Entry]] = []
 
     def is_inside(item: Entry) -> bool:
-        return covered is not None and covered.holds(item.seq) and item.seq != newest
+        return hidden is not None and hidden.holds(item.seq) and item.seq != newest
 
     for inside, part in groupby(shown.entries, is_inside):
         entries = list(part)
@@ -151,9 +151,9 @@ def _droppable(shown: ShownHistory) -> list[list[Entry]]:
 # --- the budget of tool output --------------------------------------------------------------------
 
 
-def tool_output_limits(policy: ToolOutputPolicy, window_total: int) -> tuple[int, int]:
-    """Return the tokens that tool output may take in a window, and what one clearing frees."""
-    share = int(window_total * BUDGET_SHARE)
+def tool_output_limits(policy: ToolOutputPolicy, context_window: int) -> tuple[int, int]:
+    """Return the tokens that tool output may take, and what one clearing frees."""
+    share = int(context_window * BUDGET_SHARE)
     auto = max(MIN_BUDGET_TOKENS, min(share, MAX_BUDGET_TOKENS))
     budget = auto if policy.context_budget_tokens == "auto" else policy.context_budget_tokens
     least = policy.clear_at_least

@@ -1,7 +1,7 @@
 """What a view shows and the room that it has: the one value that every reduction makes smaller.
 
 1. A reduction only hides entries or clears results. Those in `protected` stay, whatever is asked.
-2. The hidden messages lie in one range, `covered`. Entries inside it stayed shown there.
+2. The hidden messages lie in one range, `hidden`. Entries inside it stayed shown there.
 3. A cut is an index into the entries. Those between two cuts, `top` and `bottom`, are hidden,
    except for those that stay.
 4. What became of the value is a plan: `plan_to` compares it with a smaller one.
@@ -79,12 +79,12 @@ NO_ROOM = HistoryBudget(0, 0, 0, 0)
 class ShownHistory:
     """The entries that a view shows, each at its cost there, and their budget.
 
-    `covered` is the range that the view hides. A reduction cleared the results up to the seq
+    `hidden` is the range that the view hides. A reduction cleared the results up to the seq
     `results_cleared_through`.
     """
 
     entries: Sequence[Entry]
-    covered: Span | None
+    hidden: Span | None
     budget: HistoryBudget
     policy: Policy = field(default_factory=Policy)
     results_cleared_through: int = 0
@@ -132,9 +132,9 @@ class ShownHistory:
         shown = {item.seq for item in entries}
         seqs = [item.seq for item in self.entries if item.seq not in shown]
         bounds = [*((seqs[0], seqs[-1] + 1) if seqs else ())]
-        bounds += [self.covered.start, self.covered.end] if self.covered else []
-        covered = Span(min(bounds), max(bounds)) if bounds else None
-        return replace(self, entries=entries, covered=covered)
+        bounds += [self.hidden.start, self.hidden.end] if self.hidden else []
+        hidden = Span(min(bounds), max(bounds)) if bounds else None
+        return replace(self, entries=entries, hidden=hidden)
 
     def plan_to(
         self,
@@ -145,7 +145,7 @@ class ShownHistory:
         hides_preserved: bool = False,
     ) -> CompactionPlan:
         """Return the plan that makes this what it is after some stages."""
-        shown, freed, covered = {item.seq for item in after.entries}, self.tokens, self.covered
+        shown, freed, former = {item.seq for item in after.entries}, self.tokens, self.hidden
         seqs = [item.seq for item in self.entries if item.seq not in shown]
         plan = CompactionPlan(
             stages,
@@ -153,7 +153,7 @@ class ShownHistory:
             results_cleared_through=after.results_cleared_through,
             summarises=False,
         )
-        if not seqs or (hidden := after.covered) is None:
+        if not seqs or (hidden := after.hidden) is None:
             return plan
         return replace(
             plan,
@@ -161,25 +161,25 @@ class ShownHistory:
             kept_seqs=tuple(item.seq for item in after.entries if hidden.holds(item.seq)),
             summarises=summarises,
             hides_preserved=hides_preserved,
-            released_seqs=tuple(seq for seq in seqs if covered and covered.holds(seq)),
+            released_seqs=tuple(seq for seq in seqs if former and former.holds(seq)),
         )
 
     # --- cuts: a later bottom one never shows more, so they are bisected ------------------
 
     @cached_property
-    def covered_start(self) -> int:
-        """The index of the first entry in the covered range or after it."""
-        return sum(item.seq < self.covered.start for item in self.entries) if self.covered else 0
+    def hidden_from(self) -> int:
+        """The index of the first entry in the hidden range or after it."""
+        return sum(item.seq < self.hidden.start for item in self.entries) if self.hidden else 0
 
     @cached_property
-    def covered_end(self) -> int:
-        """The index of the first entry after the covered range."""
-        return sum(item.seq < self.covered.end for item in self.entries) if self.covered else 0
+    def hidden_to(self) -> int:
+        """The index of the first entry after the hidden range."""
+        return sum(item.seq < self.hidden.end for item in self.entries) if self.hidden else 0
 
     @cached_property
     def last_group(self) -> int:
-        """The index of the last call group after the covered range."""
-        return max(self.covered_end, group_boundary_before(self.entries, len(self.entries) - 1))
+        """The index of the last call group after the hidden range."""
+        return max(self.hidden_to, group_boundary_before(self.entries, len(self.entries) - 1))
 
     def between(self, top: int, bottom: int, *, keeps_users: bool = True) -> list[Entry]:
         """Return the entries that are shown if those between two cuts are hidden."""
@@ -232,7 +232,7 @@ class ShownHistory:
         starts = self._turn_cuts()
         if turns == 0:
             return self.last_group
-        return starts[-turns] if turns <= len(starts) else self.covered_end
+        return starts[-turns] if turns <= len(starts) else self.hidden_to
 
     def target_cut(self, top: int, *, latest: int | None = None, inside_turns: bool = True) -> int:
         """Return the bottom cut that shows the most messages within the target, besides the top.
@@ -243,7 +243,7 @@ class ShownHistory:
         """
         latest = self.last_group if latest is None else latest
         starts = [cut for cut in self._turn_cuts() if top <= cut <= latest]
-        inside = [cut for cut in self._group_cuts(max(top, self.covered_end)) if cut <= latest]
+        inside = [cut for cut in self._group_cuts(max(top, self.hidden_to)) if cut <= latest]
         turn = _first(starts, lambda cut: self.meets_target(top, cut))
         group = _first(inside, lambda cut: self.meets_target(top, cut))
         if turn is not None:
@@ -254,9 +254,9 @@ class ShownHistory:
         return latest if group is None else group
 
     def _turn_cuts(self) -> list[int]:
-        """Return the starts of the turns after the covered range; the first may be partial."""
-        indices = range(self.covered_end, len(self.entries))
-        return [i for i in indices if i == self.covered_end or starts_turn(self.entries[i])]
+        """Return the starts of the turns after the hidden range; the first may be partial."""
+        indices = range(self.hidden_to, len(self.entries))
+        return [i for i in indices if i == self.hidden_to or starts_turn(self.entries[i])]
 
     def _group_cuts(self, start: int) -> list[int]:
         """Return the cuts from `start` on that split no call group and show the last one."""

@@ -5,7 +5,7 @@
 3. The hidden range only grows, and it is cut between call groups. [strategy.monotonic]
 4. Some messages stay wherever they are: pinned call groups; the newest user message; and with
    `preserve_user_messages` the newest others that together take at most half of the history target.
-5. Other messages that stayed in the covered range until now are hidden with the rest.
+5. Other messages that stayed in the hidden range until now are hidden with the rest.
 6. Preserved ranges grow to call groups, and to whole turns where that fits the target. They shrink
    only when they would not fit the capacity even with cleared results, then down to the target:
    preserved user messages last, pins and the newest one never. The last call group always stays.
@@ -98,10 +98,10 @@ def _top_and_bottom_cuts(shown: ShownHistory) -> tuple[int, int]:
 
     Once a range is hidden, the messages before it are the top, even if there are none.
     """
-    entries, policy, is_first = shown.entries, shown.policy.sandwich, shown.covered is None
-    top = group_boundary_after(entries, policy.preserve_top) if is_first else shown.covered_start
+    entries, policy, is_first = shown.entries, shown.policy.sandwich, shown.hidden is None
+    top = group_boundary_after(entries, policy.preserve_top) if is_first else shown.hidden_from
     bottom = group_boundary_before(entries, len(entries) - policy.preserve_bottom)
-    first = max(top, shown.covered_end)
+    first = max(top, shown.hidden_to)
     bottom = max(bottom, first)
     within = (i for i in range(bottom, first - 1, -1) if bottom < len(entries))
     turn = next((i for i in within if starts_turn(entries[i])), None)
@@ -128,7 +128,7 @@ def _tree_summary(shown: ShownHistory, minimal: bool, failures: int) -> Plan:
 
     A summary of them would be out of order.
     """
-    top = shown.covered_start
+    top = shown.hidden_from
     cut = shown.target_cut(top)
     if minimal:
         cut = max(cut, shown.turns_cut(shown.policy.compaction.retain_last_turns))
@@ -142,20 +142,20 @@ def _tree_summary(shown: ShownHistory, minimal: bool, failures: int) -> Plan:
 
 
 def _chunks(shown: ShownHistory, plan: CompactionPlan) -> tuple[Span, ...]:
-    """Cut the newly hidden messages, before and after the covered range, into chunks.
+    """Cut the newly hidden messages, before and after the hidden range, into chunks.
 
     A part is divided between call groups, without a gap; a small last chunk joins the one before.
     """
     assert plan.hidden is not None
     parts = [plan.hidden]
-    if (covered := shown.covered) is not None:
-        parts = [Span(plan.hidden.start, covered.start), Span(covered.end, plan.hidden.end)]
-    size, unhidden = shown.policy.tree_summary.chunk_size, set(plan.kept_seqs)
+    if (former := shown.hidden) is not None:
+        parts = [Span(plan.hidden.start, former.start), Span(former.end, plan.hidden.end)]
+    size, kept = shown.policy.tree_summary.chunk_size, set(plan.kept_seqs)
     chunks: list[Span] = []
     for part in parts:
         starts, count = list[int](), size
         for item in shown.entries:
-            if part.holds(item.seq) and item.seq not in unhidden:
+            if part.holds(item.seq) and item.seq not in kept:
                 if count >= size and not item.joins:
                     starts.append(item.seq)
                     count = 0

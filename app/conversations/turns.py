@@ -54,7 +54,7 @@ class Entry:
 
 
 OPEN_CALLS_SHARE = 8
-"""The messages with open calls that no compaction hides take at most this part of a window."""
+"""The messages with open calls that no compaction hides take at most this part of the capacity."""
 MAX_PLACEHOLDER_TOKENS = 80
 """Maximum cost of a cleared tool result: placeholder, call id and overhead."""
 

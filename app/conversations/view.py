@@ -365,7 +365,7 @@ def hidden_by(spans: Sequence[Span], window: Sequence[Span] = WHOLE) -> Span | N
 def spans_beside(
     hidden: Span | None, kept_seqs: Iterable[int] = (), window: tuple[Span, ...] = WHOLE
 ) -> tuple[Span, ...]:
-    """Return the spans of a window around a hidden range, and of the unhidden seqs inside it."""
+    """Return the spans of a window around a hidden range, and of the kept seqs inside it."""
     if hidden is None:
         return window
     inside = spans_of(filter(hidden.holds, kept_seqs))

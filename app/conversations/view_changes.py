@@ -262,16 +262,16 @@ def protected_in(view: View) -> tuple[int, ...]:
 
 
 def protected_with(
-    view: View, kept: Sequence[int], pinned: Iterable[Entry]
+    view: View, seqs: Iterable[int], pinned: Iterable[Entry]
 ) -> tuple[tuple[int, ...], int, int]:
-    """Return the kept seqs with pinned messages, and the tokens and messages that these add.
+    """Return protected seqs with pinned messages, and the tokens and messages that these add.
 
-    `view` is that of the active compaction, `kept` are the conversation's kept seqs before.
+    `view` is that of the active compaction, `seqs` are the conversation's `protected_seqs` before.
     """
-    hidden, seqs = view.hidden, set(kept)
+    hidden, protected = view.hidden, set(seqs)
     tokens = messages = 0
     for item in pinned:
-        if item.seq in seqs or not overlap((Span(item.seq, item.seq + 1),), view.window):
+        if item.seq in protected or not overlap((Span(item.seq, item.seq + 1),), view.window):
             continue
         if hidden is not None and hidden.holds(item.seq):
             tokens, messages = tokens + item.tokens, messages + 1
@@ -279,14 +279,14 @@ def protected_with(
             tokens += item.tokens - entry(item.seq, item.role, item.tokens).placeholder_tokens
         else:
             continue
-        seqs.add(item.seq)
-    return tuple(sorted(seqs)), tokens, messages
+        protected.add(item.seq)
+    return tuple(sorted(protected)), tokens, messages
 
 
 def shown_entries(entries: Iterable[Entry], view: View) -> list[Entry]:
     """Return the entries a view shows, each at what it costs there.
 
-    An unhidden message in the hidden range counts as not clearable: later it is hidden instead.
+    A kept message in the hidden range counts as not clearable: later it is hidden instead.
     """
     hidden = view.hidden
     return [

@@ -4,8 +4,8 @@
 2. The `with` block of a holder is cancelled when its lease is lost: another process took it over,
    or it expired because the database did not answer.
 3. No connection is held while a block waits or works.
-4. A worker claims the lease together with the work that waits longest. Work that failed can be
-   claimed again after a pause that doubles, and is given up after `MAX_ATTEMPTS`.
+4. A worker claims the lease together with the work, jobs first, then what waits longest. Work that
+   failed can be claimed again after a pause that doubles, and is given up after `MAX_ATTEMPTS`.
 """
 
 from __future__ import annotations

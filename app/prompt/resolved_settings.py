@@ -207,7 +207,7 @@ class ResolvedSettings:
         last_used: Mapping[str, int] = _NEVER_USED,
         promoted: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """Return the tools to defer: none while all are within their share of the window."""
+        """Return the tools to defer: none while all are within their share."""
         has_search = TOOL_SEARCH in self._tool_names
         if self.limits is None or not (has_search or TOOL_SEARCH in self._addable_agent_tools):
             return ()

@@ -192,9 +192,9 @@ def test_a_clearing_matches_its_plan(
 # --- after an overflow ----------------------------------------------------------------------
 
 
-def halved(history: Sequence[Entry], covered: Span | None = None) -> list[int] | None:
+def halved(history: Sequence[Entry], hidden: Span | None = None) -> list[int] | None:
     """Return the seqs that are left after one cut."""
-    left = without_oldest_half(ShownHistory(history, covered, ROOM))
+    left = without_oldest_half(ShownHistory(history, hidden, ROOM))
     return None if left is None else [item.seq for item in left.entries]
 
 

@@ -80,10 +80,10 @@ def history_of(roles: Sequence[Role], tokens: int = 10, pins: Sequence[int] = ()
 
 
 def applied(
-    history: Sequence[Entry], covered: Span | None, plan: CompactionPlan
+    history: Sequence[Entry], hidden: Span | None, plan: CompactionPlan
 ) -> tuple[list[Entry], Span | None]:
     """Return what is shown after a plan, at what it costs there, and the range that is hidden."""
-    view = View(spans_beside(plan.hidden or covered, plan.kept_seqs if plan.hidden else ()))
+    view = View(spans_beside(plan.hidden or hidden, plan.kept_seqs if plan.hidden else ()))
     hidden_before = [item for item in history if plan.hidden is None or view.shows(item.seq)]
     pinned = pinned_seqs(hidden_before)
     left = [
@@ -92,7 +92,7 @@ def applied(
         else item
         for item in hidden_before
     ]
-    return left, view.hidden if plan.hidden is not None else covered
+    return left, view.hidden if plan.hidden is not None else hidden
 
 
 def cost(history: Sequence[Entry]) -> int:
@@ -171,7 +171,7 @@ def test_plans_in_a_row_keep_what_must_stay(
     A call group is shown whole or not at all, and planning again finds nothing to do.
     [log.safe-cuts, pins.whole-group, strategy.newest-user, strategy.idempotent]
     """
-    covered: Span | None = None
+    hidden: Span | None = None
     head_seq, (is_loop, *minimal) = history[-1].seq, flags
     if is_loop:
         later = [[replace(i, role=A) if i.role is U else i for i in more] for more in later]
@@ -181,17 +181,17 @@ def test_plans_in_a_row_keep_what_must_stay(
         staying = {item.seq: item for item in history if item.seq in pinned_seqs(history)}
         newest, groups = newest_user_message(history), call_groups(history)
         plan = STRATEGIES[name].plan(
-            ShownHistory(history, covered, budget, policy), minimal=is_minimal
+            ShownHistory(history, hidden, budget, policy), minimal=is_minimal
         )
         if isinstance(plan, CompactionPlan):
-            if covered is not None and plan.hidden is not None:
-                assert plan.hidden.start <= covered.start
-                assert plan.hidden.end >= covered.end
+            if hidden is not None and plan.hidden is not None:
+                assert plan.hidden.start <= hidden.start
+                assert plan.hidden.end >= hidden.end
                 stayed = {*plan.kept_seqs, *plan.released_seqs}
-                assert stayed >= {item.seq for item in history if covered.holds(item.seq)}
-            assert bool(plan.released_seqs) <= (covered is not None)
+                assert stayed >= {item.seq for item in history if hidden.holds(item.seq)}
+            assert bool(plan.released_seqs) <= (hidden is not None)
             before = history
-            history, covered = applied(history, covered, plan)
+            history, hidden = applied(history, hidden, plan)
             left = {item.seq: item for item in history}
             assert all(left.get(seq) == item for seq, item in staying.items())
             assert newest is None or newest in history
@@ -199,7 +199,7 @@ def test_plans_in_a_row_keep_what_must_stay(
                 assert len({item.seq in left for item in before[start:end]}) == 1
             assert before[-1].seq in left
             again = STRATEGIES[name].plan(
-                ShownHistory(history, covered, budget, policy), minimal=is_minimal
+                ShownHistory(history, hidden, budget, policy), minimal=is_minimal
             )
             assert isinstance(again, NoCompaction), (plan, again)
         history = [replace(i, pinned=i.pinned and i.seq not in unpinned) for i in history]
@@ -293,11 +293,11 @@ def test_sliding_window_shows_exactly_the_last_n(
 
 @given(entries(), policies(), budgets(), st.none() | st.just(Span(1, 3)), st.booleans())
 def test_full_history_never_plans_anything(
-    history: list[Entry], policy: Policy, budget: HistoryBudget, covered: Span | None, minimal: bool
+    history: list[Entry], policy: Policy, budget: HistoryBudget, hidden: Span | None, minimal: bool
 ) -> None:
     """Whatever the budget, full history keeps everything. [strategy.full-history]"""
     assert isinstance(
-        FULL.plan(ShownHistory(history, covered, budget, policy), minimal=minimal), NoCompaction
+        FULL.plan(ShownHistory(history, hidden, budget, policy), minimal=minimal), NoCompaction
     )
 
 
@@ -313,19 +313,19 @@ def test_chunks_hold_each_newly_hidden_message_once(
     minimal: bool,
 ) -> None:
     """Chunks adjoin, end between call groups, and include all that is new. [strategy.tree]"""
-    covered: Span | None = None
+    hidden: Span | None = None
     head_seq, size = history[-1].seq, policy.tree_summary.chunk_size
     for more in [[], *later]:
         history = grown(history, more, head_seq)
         head_seq += len(more)
-        plan = TREE.plan(ShownHistory(history, covered, budget, policy), minimal=minimal)
+        plan = TREE.plan(ShownHistory(history, hidden, budget, policy), minimal=minimal)
         if not isinstance(plan, CompactionPlan):
             continue
         assert plan.hidden is not None
         assert plan.chunks
         parts = [plan.hidden]
-        if covered is not None:
-            parts = [Span(plan.hidden.start, covered.start), Span(covered.end, plan.hidden.end)]
+        if hidden is not None:
+            parts = [Span(plan.hidden.start, hidden.start), Span(hidden.end, plan.hidden.end)]
         for part in (part for part in parts if part.start < part.end):
             inside = [chunk for chunk in plan.chunks if part.holds(chunk.start)]
             assert [chunk.start for chunk in inside] == [
@@ -340,7 +340,7 @@ def test_chunks_hold_each_newly_hidden_message_once(
         assert sum(sizes) + len(plan.released_seqs) == len(gone)
         assert plan.hides_preserved or all(count >= size for count in sizes[:-1])
         assert plan.hides_preserved or len(sizes) == 1 or sizes[-1] >= size // 2
-        history, covered = applied(history, covered, plan)
+        history, hidden = applied(history, hidden, plan)
 
 
 # --- merging --------------------------------------------------------------------------------
