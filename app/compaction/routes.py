@@ -84,7 +84,7 @@ class RewindRequest(RequestSchema):
     to_seq: int = Field(ge=0, le=MAX_SEQ)
     """Seq of the last message that stays; 0 for none."""
     expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
-    """409 unless this is the newest seq of the log."""
+    """409 unless this is the newest seq of the log: a request that is sent again takes no more."""
 
 
 class Strategy(ResponseSchema):

@@ -145,9 +145,9 @@ def _not_sent(build: RecordedBuild) -> list[str]:
     """Return the values of `degraded` for what the format or the model registry does not have."""
     state = build.state
     info, budget = state.resolved.info, state.resolved.policy.budget
-    window = state.attempt.settings.context_window or budget.context_window
+    context_window = state.attempt.settings.context_window or budget.context_window
     found = [f"{TOOL_LEFT_OUT}:{kind}" for kind in state.resolved.left_out_tools]
-    if info is not None and info.assumed_from and window in (None, "derive"):
+    if info is not None and info.assumed_from and context_window in (None, "derive"):
         found.append(f"{WINDOW_ASSUMED}:{info.assumed_from}")
     return found
 

@@ -309,8 +309,8 @@ class MeasuredPayload(Payload):
     `tool_uses_unread`, `compaction_pending`, `summariser_unavailable`, `dropped_without_summary`,
     `provider_compaction_unavailable`, `summary_role_user`, `cache_breakpoints_left_out`.
     `hosted_tool_left_out:` with a type stands for a hosted tool of another format.
-    `context_window_assumed:` with a model: the registry has no model of this name, and the window
-    is that of this other model of its family."""
+    `context_window_assumed:` with a model: the registry has no model of this name, and the
+    context window is that of this other model of its family."""
     cache_break_reason: BreakReason | None
     """Why this epoch began; null for the first, and in a dry run where the build would extend the
     last payload. With `budget_changed` the bytes of the prefix may stay the same."""

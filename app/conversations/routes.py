@@ -256,7 +256,7 @@ def shown_conversation(request: Request, conversation: Conversation) -> ShownCon
     """Return a conversation as an answer shows it."""
     policies = conversation.agent.policy, conversation.settings.policy
     shown = _item(conversation) | _effective_settings(request, conversation, *policies)
-    # The counter is fixed with the first message, even if the agent's policy changes later.
+    # It has its own counter from its creation on, even if the agent's policy changes later.
     policy = merge(shown["policy"], {"budget": {"counter": conversation.counter}})
     return ShownConversation.of(conversation, **shown | {"policy": policy})
 

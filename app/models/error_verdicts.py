@@ -202,11 +202,11 @@ def is_context_overflow(error: Error, status: int | None = None) -> bool:
 
 def _verdict_of_sum(text: str) -> Verdict | None:
     """Return the verdict of rule 1, None without a window, an input and an output."""
-    window = input_tokens = output = 0
+    context_window = input_tokens = output = 0
     if match := _ANTHROPIC_SUM.search(text):
-        input_tokens, output, window = map(_number, match.groups())
+        input_tokens, output, context_window = map(_number, match.groups())
     elif match := _WINDOW.search(text):
-        window = _number(match[1])
+        context_window = _number(match[1])
         for part in _PART.finditer(text):
             if part[3] or part[2].startswith(("completion", "output", "max_")):
                 output = _number(part[4] or part[1])
@@ -214,9 +214,9 @@ def _verdict_of_sum(text: str) -> Verdict | None:
                 input_tokens += _number(part[1])
     if not input_tokens or not output:
         return None
-    room = window - input_tokens
+    room = context_window - input_tokens
     names_setting = re.search(_SETTING, text.partition("reduce")[0]) is not None
-    is_large = names_setting or output >= window / 3
+    is_large = names_setting or output >= context_window / 3
     if not (is_large and room >= min(_MIN_ROOM_SHARE * output, _MIN_ROOM_TOKENS)):
         return _INPUT
     # vLLM stops to count an input at this number, so that the room is unknown.

@@ -127,17 +127,17 @@ def _provider(name: str, fields: Mapping[str, Any]) -> str:
 
 def _info(name: str, fields: Mapping[str, Any], source: str) -> ModelInfo | None:
     """Return a model from its fields in a map, None without limits."""
-    window, output_limit = (
+    context_window, output_limit = (
         int(value) if isinstance(value, int | float) and value > 0 else None
         for value in (fields.get("max_input_tokens"), fields.get("max_output_tokens"))
     )
-    if window is None and output_limit is None:
+    if context_window is None and output_limit is None:
         return None
     provider = _provider(name, fields)
     tokenizer = tokenizer_of(name) if provider in _OPENAI_PROVIDERS else "unknown"
-    max_input, total = None, (window or 0) + (output_limit or 0)
-    if window and total in _OPENAI_WINDOWS and name.rpartition("/")[2].startswith("gpt-"):
-        window, max_input = total, window
+    max_input, total = None, (context_window or 0) + (output_limit or 0)
+    if context_window and total in _OPENAI_WINDOWS and name.rpartition("/")[2].startswith("gpt-"):
+        context_window, max_input = total, context_window
     given: dict[str, Any] = {
         field: float(price)
         for field, key in zip(PRICE_FIELDS, _PRICE_KEYS, strict=True)
@@ -146,7 +146,7 @@ def _info(name: str, fields: Mapping[str, Any], source: str) -> ModelInfo | None
     minimum = fields.get("prompt_cache_min_tokens") or None
     if minimum is None and tokenizer == O200K and "cache_read_price" in given:
         minimum = _OPENAI_MIN_CACHED_TOKENS
-    limits = zip(LIMIT_FIELDS, (window, max_input, output_limit, minimum), strict=True)
+    limits = zip(LIMIT_FIELDS, (context_window, max_input, output_limit, minimum), strict=True)
     given |= {field: limit for field, limit in limits if limit is not None}
     return ModelInfo(
         model=name,
@@ -171,7 +171,7 @@ def _built_in_info(name: str) -> ModelInfo:
     provider = "openai" if name.startswith("gpt-") else ""
     fields = {"max_input_tokens": BUILT_IN_WINDOWS[name], "litellm_provider": provider}
     info = _info(name, fields, "built-in defaults")
-    assert info is not None, "it has a window"
+    assert info is not None, "it has a context window"
     return info
 
 

@@ -131,7 +131,7 @@ class CompactionPolicy(Group):
     """When and how summaries are made."""
 
     enabled: Flag = True
-    """false: never compact; a build over the context window is refused."""
+    """false: never compact; oversized texts are shortened; what is still too long is refused."""
     auto: Flag = True
     """false: only on request, or if the payload would not fit."""
     threshold_ratio: Share = 0.85
@@ -298,8 +298,8 @@ def effective(*levels: Mapping[str, Any] | None, at: str = "") -> Policy:
         found = schema_problems(in_body(errors), merged)
         problems = tuple(Problem(f"{at}{each.pointer}", each.detail) for each in found)
         raise ValidationError(problems[0].detail, problems=problems) from error
-    window = policy.budget.context_window
-    if isinstance(window, int) and policy.budget.max_output_tokens >= window:
+    context_window = policy.budget.context_window
+    if isinstance(context_window, int) and policy.budget.max_output_tokens >= context_window:
         pointer = f"{at}/budget/max_output_tokens"
         raise ValidationError.at(pointer, "must be smaller than context_window")
     return policy

@@ -59,8 +59,8 @@ SHOW_PINNED = Statement("""
 """)
 
 
-class State(StrEnum):
-    """The state of a message in the current context."""
+class ShownAs(StrEnum):
+    """How the current context shows a message."""
 
     VERBATIM = "verbatim"
     CLEARED = "cleared"
@@ -74,7 +74,7 @@ class State(StrEnum):
 class Visibility:
     """How the current context, which is the input of the next build, shows a message."""
 
-    state: State
+    state: ShownAs
     """`verbatim`: unchanged. `cleared`: a tool result with a placeholder in its place.
     `summarised`: a summary replaces it. `left_out`: hidden to fit the context window, without
     a summary. `outside`: outside the active window, because of its time, a clear,
@@ -93,19 +93,19 @@ def visibility_of(
     A sliding window begins at the seq `starts_at`; pinned messages and that of the `newest_user`
     are shown before it as well.
     """
-    seq, stands, shown = item.seq, view.provider_item, State.VERBATIM
+    seq, stands, shown = item.seq, view.provider_item, ShownAs.VERBATIM
     if not any(span.holds(seq) for span in view.window):
-        shown = State.OUTSIDE
+        shown = ShownAs.OUTSIDE
     elif view.shows(seq):
         if seq < starts_at and not (item.pinned or seq == newest_user):
-            shown = State.OUTSIDE
+            shown = ShownAs.OUTSIDE
         elif item.role is Role.TOOL and item.tokens > MAX_PLACEHOLDER_TOKENS:
-            shown = State.CLEARED if view.clears_result(seq) else shown
+            shown = ShownAs.CLEARED if view.clears_result(seq) else shown
     else:
         covered = any(summary.span.holds(seq) for summary in view.summaries)
         covered = covered or (stands is not None and seq < stands.seq)
-        shown = State.SUMMARISED if covered else State.LEFT_OUT
-    is_reduced = shown not in (State.VERBATIM, State.OUTSIDE)
+        shown = ShownAs.SUMMARISED if covered else ShownAs.LEFT_OUT
+    is_reduced = shown not in (ShownAs.VERBATIM, ShownAs.OUTSIDE)
     at = next((part.at for part in state.window.restored if part.span.holds(seq)), None)
     return Visibility(shown, state.compaction_id if is_reduced else None, at)
 

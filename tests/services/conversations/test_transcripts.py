@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.common.errors import ContextOverflow, ValidationError
 from app.conversations.messages.stored_results import Content
-from app.conversations.messages.transcripts import State, Visibility
+from app.conversations.messages.transcripts import ShownAs, Visibility
 from app.conversations.turns import entry, group_boundary_before
 from app.conversations.view import Span
 from app.formats.message import Role
@@ -127,7 +127,7 @@ class Story:
         await self.harness.append(self.id, *messages)
         self.roles += [Role(message["role"]) for message in messages]
 
-    def shown_in(self, build: Build) -> dict[int, State]:
+    def shown_in(self, build: Build) -> dict[int, ShownAs]:
         """Return the messages that a payload shows; texts begin with their seqs."""
         found = {}
         for item in build.messages:
@@ -135,12 +135,12 @@ class Story:
                 case {"role": "tool", "tool_call_id": call_id, "content": text}:
                     is_cleared = text.startswith("[tool output trimmed")
                     if call_id in self.results:
-                        state = State.CLEARED if is_cleared else State.VERBATIM
+                        state = ShownAs.CLEARED if is_cleared else ShownAs.VERBATIM
                         found[self.results[call_id]] = state
                 case {"tool_calls": [*calls]}:
-                    found |= {self.calls[call["id"]]: State.VERBATIM for call in calls}
+                    found |= {self.calls[call["id"]]: ShownAs.VERBATIM for call in calls}
                 case {"content": text} if said := re.match(r"m(\d+)\.", text):
-                    found[int(said[1])] = State.VERBATIM
+                    found[int(said[1])] = ShownAs.VERBATIM
         return found
 
     async def _rejoin(self, first: int, last: int) -> None:
@@ -181,18 +181,18 @@ async def check(story: Story) -> None:
     try:
         build = await harness.build(conversation_id)
     except ValidationError:
-        expected: dict[int, State] = {}
+        expected: dict[int, ShownAs] = {}
     else:
         if build["degraded"]:
             return
         expected = story.shown_in(build)
     found = await read(harness, conversation_id)
-    shown = {State.VERBATIM, State.CLEARED}
+    shown = {ShownAs.VERBATIM, ShownAs.CLEARED}
     assert {seq: mark.state for seq, mark in found.items() if mark.state in shown} == expected
     conversation = await harness.stored(conversation_id)
     active = conversation.state.compaction_id
     for mark in found.values():
-        is_reduced = mark.state in (State.CLEARED, State.SUMMARISED, State.LEFT_OUT)
+        is_reduced = mark.state in (ShownAs.CLEARED, ShownAs.SUMMARISED, ShownAs.LEFT_OUT)
         assert mark.compaction_id == (active if is_reduced else None)
     assert all(
         conversation.state.window.holds(seq) for seq, mark in found.items() if mark.restored_at
