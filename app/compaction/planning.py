@@ -54,6 +54,9 @@ SUMMARY_ROOM_SHARE = 0.2
 """The share of what the target leaves that summaries may take, those of a tree together."""
 ASKED_ROOM_SHARE = 0.5
 """The same where a caller asks for a target: so it holds what matters of a long history."""
+LONG_LOG, LONG_ROOM_SHARE = 12, 0.75
+"""At most the same, as the messages that always stay leave it, of a log that is so many times as
+long as what the target leaves."""
 MIN_ROOM_TOKENS = 400
 MIN_ROOM_SHARE = 0.1
 """The room has at least these tokens, or this share of what summaries stand for if that is more."""
@@ -312,14 +315,17 @@ def room_for_summaries(source: CompactionInput, target_tokens: int | None = None
     log_tokens = max(state.tokens, tokens)
     target = target_tokens or int(limits.effective_window * resolved.policy.compaction.target)
     free = int(min(target, limits.capacity) / factor) - fixed
+    fewest = ShownHistory(entries, state.hidden_span, NO_ROOM).fewest
     if target_tokens is not None:
+        left = free - tokens_of(fewest)
+        most = min(int(free * LONG_ROOM_SHARE), left) if log_tokens > LONG_LOG * free else 0
         # To show `free` tokens with a summary of half its source, the excess is enough.
-        return max(MIN_SUMMARY_TOKENS, min(int(free * ASKED_ROOM_SHARE), log_tokens - free))
+        room = min(max(int(free * ASKED_ROOM_SHARE), most), log_tokens - free)
+        return max(MIN_SUMMARY_TOKENS, room)
     largest = max(MAX_SUMMARY_TOKENS, log_tokens // LOG_TOKENS_PER_TOKEN)
     room = min(int(free * SUMMARY_ROOM_SHARE), largest, log_tokens // 3)
     largest_history = int(limits.capacity / factor) - fixed
     least = min(min_room(tokens + state.summary_tokens), int(largest_history * MAX_MIN_ROOM_SHARE))
-    fewest = ShownHistory(entries, state.hidden_span, NO_ROOM).fewest
     left = largest_history - sum(item.placeholder_tokens for item in fewest)
     return max(MIN_SUMMARY_TOKENS, min(max(room, least), left))
 

@@ -170,6 +170,7 @@ def is_prose(sentence: str) -> bool:
     return is_long and not ends and len(sentence) <= MAX_SENTENCE_CHARS and not is_code(sentence)
 
 
+@lru_cache(512)
 def flat(text: str) -> str:
     """Return a text for comparisons: lower case, one space between words, no mark at its ends."""
     return " ".join(text.lower().split()).strip(" .!。*`\"'")

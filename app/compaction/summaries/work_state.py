@@ -147,8 +147,7 @@ _ERROR = re.compile(rf"^(?:E\s+)?{any_of('errors')}")
 _SAYS_ERROR = re.compile(rf"\s{{0,8}}{any_of('says_error')}", re.IGNORECASE)
 _IS_ERROR = re.compile(r"is_?error[\"']?\s*[:=]\s*true\b", re.IGNORECASE)
 _FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|fail|errors?)\b", re.IGNORECASE)
-_COLOUR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
-_ERROR_LIST = re.compile(r"^- [EF]\d{3} ", re.MULTILINE)
+_COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
 _TEST_LINE = re.compile(any_of("sums"), re.IGNORECASE)
 _PROMPT = re.compile(any_of("prompts"))
 _LOOKS, _HAS_VERBS, _WRAPS, _SCRIPTED, _QUERIES = (
@@ -219,7 +218,7 @@ def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
     ends = result if len(result) <= 4096 else f"{result[:1024]}\n{result[-3072:]}"
     lines = [each.strip() for each in ends.splitlines() if not _PROMPT.match(each)]
     errors = [line for line in lines if _ERROR.search(line[:400])]
-    counts = [line.strip("=- _") for line in lines if _TEST_LINE.search(line[:300])]
+    counts = [line.strip("=- _") for line in lines if _TEST_LINE.match(line[:300])]
     codes = _EXIT.findall(result[-400:]) or _EXIT.findall(result[:200])
     code = int(codes[-1]) if codes else None
     # The exit code may be that of a pipe's last program, so a count of failures wins.
@@ -306,7 +305,7 @@ class WorkState:
 
     def add_result(self, message: Message) -> str | None:
         """Read a result; return what a user answered in it to questions of the assistant."""
-        text = _COLOUR.sub("", message.text) if "[" in message.text else message.text
+        text = _COLOUR.sub("", message.text.replace("\x1b[", "["))
         if begun := _STARTED.search(text[:600]):
             text = f"{RUNS}{begun[begun.lastgroup or 0]}"
         ends = text[:4096] + text[-1024:]
@@ -359,8 +358,7 @@ class WorkState:
         for heading in (Heading.EDITED, Heading.READ):
             self._forget(heading, lambda path: f"/{path}".endswith(gone))
         if opened := _OPENED.search(result):
-            is_edit = command.startswith(("edit", "create")) and not _ERROR_LIST.search(result)
-            self._put_file(opened[1], is_edit)
+            self._put_file(opened[1], command.startswith(("edit", "create")) and not has_failed)
             return
         if not (runners := runners_of(command)):
             return
