@@ -30,12 +30,11 @@ from app.compaction.summaries.work_state import WorkState
 from app.formats.message import File, Message, Role, Text
 
 MAX_TEXT_CHARS = 12_000
-MAX_STATEMENTS, MAX_FROM_MESSAGE = 400, 16
+MAX_STATEMENTS = 400
 MAX_SAID, MAX_STEPS = 100, 200
 MIN_STEMS = 3
-NOTED_CHARS, MAX_NOTED_CHARS, MAX_WHOLE_CHARS = 90, 450, 240
-"""Most characters of an answer that only takes note, of the message that it takes note of, and of
-such a message that stays one statement (a longer one is cut into sentences)."""
+NOTED_CHARS, MAX_NOTED_CHARS = 90, 450
+"""Most characters of an answer that only takes note, and of the message that it takes note of."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS, MAX_ACTION_CHARS = 80, 300, 160
 LONG_MESSAGE_CHARS, MAX_TYPED_CHARS = 2_000, 800
 """A message after a slash command with more than `MAX_TYPED_CHARS` is the prompt of the command."""
@@ -213,9 +212,6 @@ class Digest:
     def _add_step(self, number: int) -> None:
         """Make a text a step, as another one of its turn follows (rule 3)."""
         *found, last = sentences.pieces(self.said.pop(number))
-        key = sentences.flat(last)
-        if found and key in self.stated and not self.stated[key].by_user:
-            self._remove(key)
         found = [each for each in found or [last] if not sentences.ANNOUNCES.match(each)]
         if any(sentences.is_prose(each.strip()) for each in found):
             self.steps[number] = "".join(found).strip()
@@ -230,9 +226,9 @@ class Digest:
         found = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         is_plain = bool(found) and all(map(sentences.is_prose, found)) and ASKED not in text
         is_noted = noted and len(text) <= MAX_NOTED_CHARS and not is_answered
-        if is_plain and (is_noted or all(map(sentences.label_of, found))):
-            whole = " ".join(text.split())
-            for each in [whole] if len(whole) <= MAX_WHOLE_CHARS else found:
+        has_labels = all(map(sentences.label_of, found))
+        if is_plain and (is_noted or has_labels):
+            for each in found if has_labels else [" ".join(text.split())]:
                 self._state(each, number)
         else:
             self._add_request(number, text)
@@ -255,12 +251,12 @@ class Digest:
         self, text: str, *, request: int = 0, is_step: bool = False, replaces: bool = True
     ) -> None:
         """Add the statements of a request, or of an assistant's text."""
-        by_user, found = request > 0, 0
+        by_user = request > 0
         is_short = by_user and len(text) <= MAX_NOTED_CHARS
         every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         for each in every[: -1 if is_step else None]:  # the last says what the call is for
             is_next = not by_user and sentences.ANNOUNCES.match(each)
-            if found >= MAX_FROM_MESSAGE or is_next or not sentences.is_prose(each):
+            if is_next or not sentences.is_prose(each):
                 continue
             of = sentences.statement_of(each)
             is_stated = bool(of.values) if is_short else of.is_strong
@@ -268,7 +264,6 @@ class Digest:
             if (is_stated and is_telling) or sentences.label_of(each):
                 number = request or self._number
                 self._state(each, number, by_user=by_user, request=request, replaces=replaces)
-                found += 1
 
     # --- statements -----------------------------------------------------------------------
 
