@@ -25,6 +25,7 @@ from app.compaction.planning import (
 )
 from app.compaction.shown_history import tokens_of
 from app.compaction.summaries.checklist import KEPT_SHARE, kept_tokens_of
+from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.model_calls import SummariserRun
 from app.compaction.summaries.model_summary import SummaryTask
 from app.compaction.summaries.prompt import SummaryRequest, SummaryResult
@@ -46,8 +47,6 @@ from app.repositories import Database
 
 SMALL_ROOM_TOKENS = 256
 """Of a short conversation: a summary of the whole room could be longer than what it replaces."""
-MAX_REPLANNED = 2_000
-"""Of more messages a summary is made once only: reading them takes most of the time."""
 MIN_SPARE = 0.1
 """The share of an asked target that is worth another plan."""
 LEVELS = 3
@@ -84,11 +83,15 @@ class CompactionRequest(RequestSchema):
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A plan that was carried out: the new view, and the summaries that were made."""
+    """A plan that was carried out: the new view, and the summaries that were made.
+
+    `digest` is what the one summary was written from without a model.
+    """
 
     plan: CompactionPlan
     view: View
     made: Sequence[Summary] = ()
+    digest: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,48 +166,60 @@ class CompactionRun:
     async def carry_out(self, plan: CompactionPlan) -> Executed:
         """Carry out a plan; where its summary takes less than its room, more messages stay.
 
-        Then the summary is made once more of fewer messages. That is done for an asked target and
-        without a model, of up to `MAX_REPLANNED` messages. [summary.room]
+        Then the summary is written once more without these. That is done for an asked target and
+        without a model. [summary.room]
         """
         executed = await self._execute(plan)
         source, target, view = self.source, self.request.target_tokens, executed.view
         if target is None or plan.hidden is None or self.calls.calls or not executed.made:
             return executed
-        new = plan.hidden.end - (source.view.hidden.end if source.view.hidden is not None else 1)
         size = source.tokens_in(view)
-        if new > MAX_REPLANNED or target - size < MIN_SPARE * target:
+        if target - size < MIN_SPARE * target:
             return executed
         gentler = self.plan(view_summary_tokens(view, source.resolved.count) + LABEL_TOKENS)
         if isinstance(gentler, CompactionPlan) and gentler.summarises:
-            again = await self._execute(gentler)
+            again = await self._execute(gentler, self._digest_for(gentler, executed))
             if size < source.tokens_in(again.view) <= target:
                 return again
         return executed
 
-    async def _execute(self, plan: CompactionPlan) -> Executed:
+    def _digest_for(self, plan: CompactionPlan, executed: Executed) -> Digest | None:
+        """Return the digest of a plan that was carried out for one that shows more messages."""
+        source, digest = self.source, executed.digest
+        before = {item.seq for item in source.shown_in(executed.view)}
+        shown = source.shown_in(source.view_after(plan, ()))
+        added = [item for item in shown if item.seq not in before]
+        if digest is None or len(shown) - len(added) < len(before):
+            return None
+        digest.forget({item.seq for item in added}, tokens_of(added))
+        return digest
+
+    async def _execute(self, plan: CompactionPlan, digest: Digest | None = None) -> Executed:
         source = self.source
         if plan.hidden is None or not plan.summarises:
             return Executed(plan, source.view_after(plan))
         if plan.chunks:
             return await self._grow_tree(plan, plan.hidden)
-        summary, retain = await self.summarise(plan, plan.hidden, self.summary_limit(plan))
-        return Executed(plan, source.view_after(plan, (summary,), retain or ""), (summary,))
+        summary, result = await self.summarise(plan, plan.hidden, self.summary_limit(plan), digest)
+        after = source.view_after(plan, (summary,), result.retain or "")
+        return Executed(plan, after, (summary,), result.digest)
 
     async def summarise_before_item(self, item_seq: int) -> Executed:
         """Summarise what a provider's item stands for; what is shown stays the same."""
         view = self.source.view
         hidden = Span(view.hidden.start if view.hidden is not None else 1, item_seq)
         plan = CompactionPlan((Trigger.PROVIDER,), 0, hidden, view.kept_seqs)
-        summary, retain = await self.summarise(plan, hidden, self.summary_limit(plan))
-        after = replace(view, summaries=(summary,), retain=retain or view.retain)
+        summary, result = await self.summarise(plan, hidden, self.summary_limit(plan))
+        after = replace(view, summaries=(summary,), retain=result.retain or view.retain)
         return Executed(plan, after, (summary,))
 
     async def summarise(
-        self, plan: CompactionPlan, hidden: Span, limit: int
-    ) -> tuple[Summary, str | None]:
-        """Return the current summary extended to a range, and the retained text.
+        self, plan: CompactionPlan, hidden: Span, limit: int, digest: Digest | None = None
+    ) -> tuple[Summary, SummaryResult]:
+        """Return the current summary extended to a range, and the result that it was made from.
 
-        With its label it takes at most `limit` tokens.
+        With its label it takes at most `limit` tokens. `digest` is what the messages state, where
+        they were read before.
         """
         view, state = self.source.view, self.source.state
         spans = unsummarised_spans(hidden, view.summarised, plan.released_seqs, view.window)
@@ -222,11 +237,12 @@ class CompactionRun:
             previous="\n\n".join(summary.text for summary in view.summaries) or None,
             retained=view.retain,
             verbatim_seqs=frozenset(plan.kept_seqs),
+            digest=digest,
         )
         result = await summarise_paged(self.database, self.summariser, task)
         level = max((summary.level for summary in view.summaries), default=1)
         sources = (*(summary.span for summary in view.summaries), *spans)
-        return self._summary(hidden, result, sources, level), result.retain
+        return self._summary(hidden, result, sources, level), result
 
     # --- trees ----------------------------------------------------------------------------
 

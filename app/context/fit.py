@@ -299,8 +299,8 @@ async def _reduce(
     if isinstance(reduced, Overflow) and state.view.summarised is not None:
         whole, shown_inside = state.view.summarised, state.view.kept_seqs
         plan = CompactionPlan((EXTRACTIVE_SUMMARY,), 0, whole, shown_inside)
-        summary, retain = await _summarise(deps, state, plan, whole)
-        view = replace(state.view, summaries=(summary,), retain=retain)
+        summary = await _summarise(deps, state, plan, whole)
+        view = replace(state.view, summaries=(summary,), retain=None)
         state = _unrendered(state, view).degrade(EXTRACTIVE_SUMMARY)
         reduced = await _reduce_view(deps, state, overshoot)
     if isinstance(reduced, Overflow) and state.view.provider_item is not None:
@@ -374,8 +374,7 @@ async def _carry_out(
         return state
     summaries, retain = state.view.summaries, state.view.retain
     if plan.hidden is not None and plan.summarises:
-        summary, retain = await _summarise(deps, state, plan, plan.hidden)
-        summaries = (summary,)
+        summaries, retain = (await _summarise(deps, state, plan, plan.hidden),), None
         state = state.degrade(EXTRACTIVE_SUMMARY)
         if plan.hides_preserved:
             state = state.degrade("preserved_ranges_summarised")
@@ -386,10 +385,11 @@ async def _carry_out(
 
 async def _summarise(
     deps: BuildDependencies, state: BuildState, plan: CompactionPlan, hidden: Span
-) -> tuple[Summary, str | None]:
-    """Return the summary of a range without a model, and the retained text."""
+) -> Summary:
+    """Return the summary of a range without a model."""
     run = deps.compaction.start(input_of(state), "", BUILT_IN)
-    return await run.summarise(plan, hidden, summary_reserve(state.limits))
+    summary, _ = await run.summarise(plan, hidden, summary_reserve(state.limits))
+    return summary
 
 
 def input_of(state: BuildState) -> CompactionInput:

@@ -323,15 +323,11 @@ class StatelessService:
             # A middle that is a call alone gives a model nothing to summarise.
             chosen = None
         run = self._summariser.start_run(tenant_id)
-        digest = (
-            await asyncio.to_thread(digest_of, neutral, keeps_users=True)
-            if chosen is not None
-            else None
-        )
+        digest = await asyncio.to_thread(digest_of, neutral, keeps_users=True) if chosen else None
         try:
             scope = SummaryScope(self._summariser.access.tokenizer.count)
-            task = SummaryTask(SummaryRequest(), chosen, max_tokens, run, scope)
-            summary = await self._summariser.summarise(task, neutral, digest=digest)
+            task = SummaryTask(SummaryRequest(), chosen, max_tokens, run, scope, digest=digest)
+            summary = await self._summariser.summarise(task, neutral)
         finally:
             await run.record(self._database)
         return MessageSummary(summary.text, run.model)

@@ -83,8 +83,8 @@ class Digest:
 
     `requests`, `said` (by the assistant) and `steps` have texts by the number of their message, in
     any order. `stated` has statements by their normalised text, in the order of their last mention.
-    `earlier` is a harness's own summary. `superseded` counts replaced statements. With
-    `keeps_users` nothing replaces what a user stated.
+    `source_tokens` are those of the messages. `earlier` is a harness's own summary. `superseded`
+    counts replaced statements. With `keeps_users` nothing replaces what a user stated.
     """
 
     requests: dict[int, str] = field(default_factory=dict)
@@ -95,6 +95,7 @@ class Digest:
     earlier: str = ""
     superseded: Counter[Heading] = field(default_factory=Counter)
     keeps_users: bool = False
+    source_tokens: int = 0
     _number: int = 0
     _by_word: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _asked: tuple[int, str] | None = None
@@ -328,6 +329,14 @@ class Digest:
             for each in sentences.sentences(sentences.typed_text(message.text)[:MAX_TEXT_CHARS]):
                 if sentences.is_prose(each):
                     self._replace(Stated(each, sentences.statement_of(each)))
+
+    def forget(self, numbers: Collection[int], tokens: int) -> None:
+        """Remove what the newest messages state; what they replaced and did is not undone."""
+        for texts in self.texts.values():
+            for number in texts.keys() & set(numbers):
+                del texts[number]
+        self.keep_stated([key for key, each in self.stated.items() if each.at not in numbers])
+        self.source_tokens -= tokens
 
     def keep_stated(self, keys: Collection[str]) -> bool:
         """Remove the statements without these keys; return whether there were any."""

@@ -105,7 +105,8 @@ class SummaryTask:
 
     Without a `model` the `extractive` summariser makes it. The messages at `verbatim_seqs` stay
     verbatim beside it. `retained` is the retained text of `previous`. A summary of up to
-    `min_chars` is accepted even if its source is shorter.
+    `min_chars` is accepted even if its source is shorter. `digest` is what the messages state,
+    where they were read before: a model must not lose it.
     """
 
     request: SummaryRequest
@@ -119,6 +120,7 @@ class SummaryTask:
     retained: str | None = None
     verbatim_seqs: frozenset[int] = frozenset()
     min_chars: int = 0
+    digest: Digest | None = None
 
     @property
     def earlier(self) -> list[str]:
@@ -133,19 +135,13 @@ class SummaryTask:
 class ModelSummary:
     """Makes one summary by a model.
 
-    `groups` are what it summarises, `digest` has its checklist. What is kept has the room of the
+    `groups` are what it summarises. What is kept has the room of the
     scope's `kept_tokens`, by default half of `max_tokens`; the model's text has half of these in
     any case. `summary` and `retain` cover the texts before `remaining_texts`.
     """
 
-    def __init__(
-        self,
-        access: ModelAccess,
-        task: SummaryTask,
-        groups: Sequence[PartGroup],
-        digest: Digest | None = None,
-    ) -> None:
-        self.access, self.task, self.groups, self.digest = access, task, groups, digest
+    def __init__(self, access: ModelAccess, task: SummaryTask, groups: Sequence[PartGroup]) -> None:
+        self.access, self.task, self.groups = access, task, groups
         self.run, self.max_tokens = task.run, task.max_tokens
         self.summary, self.retain = task.previous or "", task.retained
         self.checklist = Checklist()
@@ -199,7 +195,7 @@ class ModelSummary:
 
     def _prepare_texts(self) -> None:
         """Mask the parts, choose the checklist, and shorten the parts to their share."""
-        count, digest, scope = self._count, self.digest, self.task.scope
+        count, digest, scope = self._count, self.task.digest, self.task.scope
         self.summary = own_text(self.summary)
         groups = [tuple(part.changed(self._mask) for part in group) for group in self.groups]
         source_tokens = sum(count(part.full_text) for group in groups for part in group)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.common.texts import sendable
+from app.compaction.summaries.digest import Digest
 from app.compaction.summaries.transcript import VERBATIM_LABEL
 from app.conversations.view import HeadingCount
 from app.models.usage import Completion
@@ -177,13 +178,15 @@ class SummaryResult:
     """A summary; `retain` is None when no retained text was requested, or it is empty.
 
     `headings` says what became of the statements below each heading, in a summary without a model;
-    `unlisted` has those without room that the next summary may list.
+    `unlisted` has those without room that the next summary may list, and `digest` all that were
+    read.
     """
 
     text: str
     retain: str | None = None
     headings: tuple[HeadingCount, ...] = ()
     unlisted: str = ""
+    digest: Digest | None = None
 
 
 def parse_answer(

@@ -221,11 +221,6 @@ def shortened(
         kept.add(at)
         room -= cost
     shown, left = "", len(text) - sum(len(parts[at]) for at in kept)
-    follows = last
-    for at in range(last, 0, -1):  # what leads to something goes with it
-        if parts[at].rstrip().endswith(COLONS) and follows not in kept:
-            kept.discard(at)
-        follows = at if parts[at].strip() else follows
     if not any(parts[at].strip() for at in kept):  # no end of a sentence
         is_long = bool(parts) and len(parts[0]) > MAX_SENTENCE_CHARS
         return f"{text[: max(0, room) * 2].rsplit(' ', 1)[0]}…" if is_long and room > 0 else ""

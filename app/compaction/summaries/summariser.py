@@ -75,12 +75,11 @@ class Summariser:
         task: SummaryTask,
         messages: Sequence[Message],
         verbatim_indices: frozenset[int] = frozenset(),
-        digest: Digest | None = None,
     ) -> SummaryResult:
         """Return a summary of `task.previous` and these messages together.
 
         Calls at their end are left out. `verbatim_indices` are those of messages that stay verbatim
-        beside the summary. `digest` has what a model must not lose.
+        beside the summary.
 
         Raises ServiceUnavailable with `facts["reason"]` when no model gives a usable answer;
         nothing partial is returned. Raises ValidationError without anything to summarise.
@@ -92,26 +91,25 @@ class Summariser:
             return await asyncio.to_thread(_extracted, task, messages)
         shown = transcript.without_trailing_calls(messages) or messages
         groups = await asyncio.to_thread(transcript.transcript_groups, shown, verbatim_indices)
-        return await ModelSummary(self.access, task, groups, digest).make()
+        return await ModelSummary(self.access, task, groups).make()
 
     async def merge(self, task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
         """Return one summary of several, oldest first; raises as `summarise` does."""
         if task.model is None:
             task.run.set_extractive()
             return await asyncio.to_thread(_merged, task, texts)
-        digest = Digest(keeps_users=True)
-        for text in texts:
-            digest.read(text)
+        task = replace(task, digest=digest_of(earlier=texts, keeps_users=True))
         groups = transcript.summary_groups([own_text(text) or NOTHING for text in texts])
-        return await ModelSummary(self.access, task, groups, digest).make()
+        return await ModelSummary(self.access, task, groups).make()
 
 
 def _extracted(task: SummaryTask, messages: Sequence[Message]) -> SummaryResult:
     """Return a summary of messages alone, without a model."""
     texts = [message.text for message in messages]
     texts += [call.name + call.arguments for message in messages for call in message.calls]
-    source = max(sum(map(task.scope.count, texts)), MIN_SOURCE_TOKENS)
-    return write_summary(digest_of(messages), task.max_tokens, source, task.scope)
+    digest = digest_of(messages)
+    digest.source_tokens = max(sum(map(task.scope.count, texts)), MIN_SOURCE_TOKENS)
+    return write_summary(digest, task.max_tokens, task.scope)
 
 
 def _merged(task: SummaryTask, texts: Sequence[str]) -> SummaryResult:
@@ -132,14 +130,13 @@ async def summarise_paged(
     if task.model is None:
         run.set_extractive()
         listed = [text for text in (scope.unlisted, *earlier) if text]
-        digest, tokens = await _read_digest(database, task, listed)
-        if not tokens and not earlier:
+        digest = task.digest or await _read_digest(database, task, listed)
+        if not digest.source_tokens and not earlier:
             raise ValidationError.at("/messages", "Conversation has no messages")
-        return await asyncio.to_thread(
-            write_summary, digest, task.max_tokens, tokens + scope.earlier_tokens, scope
-        )
-    digest, _ = await _read_digest(database, task, earlier)
-    task = replace(task, max_tokens=min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS))
+        return await asyncio.to_thread(write_summary, digest, task.max_tokens, scope)
+    max_tokens = min(task.max_tokens, MAX_MODEL_SUMMARY_TOKENS)
+    digest = await _read_digest(database, task, earlier)
+    task = replace(task, max_tokens=max_tokens, digest=digest)
     pages, result, last_group = _pages(task.spans), None, list[LogRow]()
     for page in pages:
         rows = [*last_group, *await _rows(database, task.conversation_id, page)]
@@ -149,21 +146,19 @@ async def summarise_paged(
         verbatim = task.verbatim_indices(rows)
         if len(verbatim) < len(rows):
             messages = [row.message() for row in rows]
-            result = await summariser.summarise(task, messages, verbatim, digest)
+            result = await summariser.summarise(task, messages, verbatim)
             retained = result.retain or task.retained
             task = replace(task, previous=result.text, retained=retained)
-    return result or await summariser.summarise(task, (), digest=digest)
+    return result or await summariser.summarise(task, ())
 
 
-async def _read_digest(
-    database: Database, task: SummaryTask, earlier: Sequence[str]
-) -> tuple[Digest, int]:
-    """Return what earlier summaries and messages state, and the tokens of the messages.
+async def _read_digest(database: Database, task: SummaryTask, earlier: Sequence[str]) -> Digest:
+    """Return what earlier summaries and messages state.
 
     They are read page by page, in threads. Those from before what
     the earlier summary stands for are read before it, so that what they state counts as older.
     """
-    digest, scope, tokens = Digest(keeps_users=task.model is not None), task.scope, 0
+    digest, scope = Digest(keeps_users=task.model is not None), task.scope
 
     def add(texts: Sequence[str], rows: Sequence[LogRow], shown: Sequence[Message] = ()) -> None:
         for text in texts:
@@ -176,13 +171,13 @@ async def _read_digest(
     for page in _pages(task.spans):
         rows = await _rows(database, task.conversation_id, page)
         rows = [row for row in rows if row.seq not in task.verbatim_seqs]
-        tokens += sum(row.tokens for row in rows)
+        digest.source_tokens += sum(row.tokens for row in rows)
         is_after = page.start >= scope.earlier_start
         await asyncio.to_thread(add, earlier if is_after else (), rows)
         earlier = () if is_after else earlier
     shown = await read_user_messages(database, task.conversation_id, scope.shown_after)
     await asyncio.to_thread(add, earlier, (), shown)
-    return digest, tokens
+    return digest
 
 
 async def read_user_messages(

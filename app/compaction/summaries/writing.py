@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -311,12 +311,11 @@ def fitted(
     return SummaryResult(text, None, writer.counts(), writer.unlisted())
 
 
-def write_summary(
-    digest: Digest, max_tokens: int, source_tokens: int, scope: SummaryScope
-) -> SummaryResult:
+def write_summary(digest: Digest, max_tokens: int, scope: SummaryScope) -> SummaryResult:
     """Return a digest as a summary, at most half as long as its source."""
+    source_tokens = digest.source_tokens + scope.earlier_tokens
     limit = min(max_tokens, int(source_tokens * SOURCE_SHARE))
-    return fitted(digest, limit, scope.count, scope.closing)
+    return replace(fitted(digest, limit, scope.count, scope.closing), digest=digest)
 
 
 def merged_unlisted(texts: Sequence[str], count: CountText) -> str:
