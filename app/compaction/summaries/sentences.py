@@ -129,8 +129,10 @@ def without_code(text: str) -> str:
 
 MAX_SENTENCE_CHARS = 500
 _END = re.compile(
-    r"[.!?…।۔؟](?<![.!?…].)[.!?…।۔؟]*[\"'”’»)\]*_`]*(?=\s)\s*|[。！？]+[」』”’)\]）]*\s*|\n"
+    r"[.!?…।۔؟。！？\n](?:(?<=\n)|(?<=[。！？])[。！？]*[」』”’)\]）]*\s*"
+    r"|(?<![.!?…].)[.!?…।۔؟]*[\"'”’»)\]*_`]*(?=\s)\s*)"
 )
+"""It begins with a set of characters, which is searched the fastest."""
 QUESTION = ("?", "？", "؟")
 COLONS = (":", "：")
 """A text that ends in one leads to what follows."""
