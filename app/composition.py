@@ -252,7 +252,7 @@ def _summariser_settings(settings: Settings) -> SummariserSettings:
     patterns = settings.secret_patterns
     return SummariserSettings(
         model=settings.summarizer_model,
-        allowed_models=settings.allowed_summarisers,
+        allowed_models=settings.summarizer_allowed_models,
         fallback_models=settings.summarizer_fallback_models,
         timeout_seconds=settings.summarizer_timeout_seconds,
         context_window=settings.summarizer_context_window,

@@ -43,7 +43,8 @@ budget, and nothing is ever lost.
 - Errors are `application/problem+json` with a stable `code`; `errors[]` names the places.
 - Lists accept `limit` and `cursor`, and return `{data, next_cursor}`.
 - An `Idempotency-Key` makes appends safe to retry, an id of your own creations.
-- Every response has an `X-Request-Id`: the one of the request, or a new one. Logs have it too.
+- Responses have an `X-Request-Id`: the one of the request, or a new one. Logs have it too. Only
+  invalid HTTP and a `503` beyond the maximum of connections have neither this nor a `code`.
 - If API keys exist, each request needs one: `Authorization: Bearer ctx_…`. Resources of another
   tenant are a `404`.
 """

@@ -1,7 +1,7 @@
 """The settings of the service, read from environment variables.
 
-1. Field `x` of `Settings` is the variable `CONTEXT_X`. Nothing else reads configuration.
-2. Leaf `a.b` of the policy is the variable `CONTEXT_A_B`, which overrides the built-in default.
+1. Field `x` of `Settings` is the variable `CONTEXT_X`.
+2. Leaf `a.b` of `policy` is the variable `CONTEXT_A_B`, which overrides the built-in default.
 3. An empty or blank variable counts as unset.
 4. Errors name the variable and never contain its value. Secrets are not part of a repr.
 """
@@ -94,8 +94,8 @@ class ServerSettings(Group):
     allow_unauthenticated: bool = False
     """Listen on other addresses than loopback while no API key exists."""
     allowed_hosts: Names = ()
-    """Hosts accepted while no API key exists, besides IP addresses and names without a dot; `*`
-    accepts all.
+    """Hosts accepted while no API key exists, besides IP addresses and names without a dot or
+    below `localhost`; `*` accepts all.
     """
     max_connections: Positive = 10_000
     """Open connections per process; further requests receive 503."""
@@ -162,7 +162,7 @@ class LimitSettings(Group):
     heavy_requests: Positive = 32
     """Slots per process. Uploads, downloads, searches of outputs, lists, and bodies over 64 KiB
     take one, and one more for each 4 MiB; forks, exports, imports and full contents take several.
-    Who gets none within 10 s receives 503, or 429 if its tenant has half of them.
+    Who gets none within 10 s receives 429 if its tenant has too many, else 503.
     """
     events_max_streams: Count = 1000
     """Event streams per process; more receive 503, or 429 if their tenant has a quarter."""
@@ -203,7 +203,7 @@ class ModelSettings(Group):
     summarizer_fallback_models: Names = ()
     """Models to try when the summariser fails."""
     summarizer_allowed_models: Names = ()
-    """Summarisers that a policy may select; unset: the summariser and its fallbacks."""
+    """Summarisers that a policy may select beside the summariser and its fallbacks."""
     summarizer_context_window: Positive = 32_000
     """Tokens of the summariser's context window, if the registry lacks it."""
     summarizer_calls_per_hour: Count = 1000
@@ -258,7 +258,7 @@ class Settings(
     )
 
     policy: Mapping[str, Any] = Field(default_factory=dict)
-    """Default policy as a JSON object, see below."""
+    """Default policy, from the variables of its leaves."""
 
     @classmethod
     def settings_customise_sources(
@@ -271,13 +271,6 @@ class Settings(
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Read variables only: no dotenv files and no secrets directory."""
         return init_settings, Environment(settings_cls)
-
-    @property
-    def allowed_summarisers(self) -> tuple[str, ...]:
-        """The models that a policy may select as summariser."""
-        if self.summarizer_allowed_models or self.summarizer_model is None:
-            return self.summarizer_allowed_models
-        return (self.summarizer_model, *self.summarizer_fallback_models)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -336,6 +329,6 @@ def description_of(name: str) -> str:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the `CONTEXT_…` variables that no setting reads, such as misspelt ones."""
-    known = {variable(name) for name in Settings.model_fields} | set(CLIENT_VARIABLES)
-    known |= {*secret_files().values(), *POLICY_VARIABLES}
+    known = {variable(name) for name in Settings.model_fields if name != "policy"}
+    known |= {*secret_files().values(), *POLICY_VARIABLES, *CLIENT_VARIABLES}
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)

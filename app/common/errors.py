@@ -139,7 +139,7 @@ class PayloadTooLarge(ContextError, code="PAYLOAD_TOO_LARGE", status=413):
 
 
 class Gone(ContextError, code="GONE", status=410):
-    """The resource was collected."""
+    """The content was collected or redacted."""
 
 
 class Unauthenticated(ContextError, code="UNAUTHENTICATED", status=401):
@@ -155,4 +155,4 @@ class RateLimited(ContextError, code="RATE_LIMITED", status=429):
 
 
 class ServiceUnavailable(ContextError, code="SERVICE_UNAVAILABLE", status=503):
-    """The database or a model does not answer; nothing was changed."""
+    """The database or a model does not answer, or there is no room."""

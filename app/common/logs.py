@@ -1,7 +1,7 @@
 """Logs on stderr: lines for people on a terminal, else one JSON object each; names are constant.
 
-1. No content: events contain nothing that a caller sent, and no text of an exception, which can
-   quote it. An exception is logged by its type and traceback lines.
+1. No content: of what a caller sent events contain only ids, and no text of an exception, which
+   can quote it. An exception is logged by its type and traceback lines.
 2. Messages of other libraries are logged as their template, with `…` for each argument (rule 1).
 3. A line written during a request has its `request_id`; every line has its process id.
 

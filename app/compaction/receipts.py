@@ -47,8 +47,9 @@ class MadeSummary(ResponseSchema):
     headings: tuple[HeadingCount, ...]
     """What became of the statements below each heading; empty for a model's summary."""
     unlisted: str | None
-    """Important statements that had no room in it or in an earlier one, by heading: a later
-    summary with room lists them. Null for a summary of an earlier compaction."""
+    """Important statements that had no room in it or in an earlier one, by heading, and all that
+    users stated, each after the seq of its message (`@12`): a later summary with room lists them.
+    Null where nothing was left out, and for a summary of an earlier compaction."""
 
     @classmethod
     def of_summary(cls, summary: Summary) -> MadeSummary:
@@ -132,7 +133,7 @@ class ReceiptService:
     _active: ActiveWindows
 
     async def failure(self, tenant_id: str, conversation_id: str) -> Failure | None:
-        """Return why the last compaction failed, None if one has succeeded since."""
+        """Return why the last automatic one failed, None if one has succeeded since."""
         async with self._database.session() as session:
             await session.conversations.get(tenant_id, conversation_id)
             return await session.jobs.find_failure(conversation_id)

@@ -35,7 +35,7 @@ REWOUND: Final = "rewound"
 @answer()
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """What a rewind did; a repeated one without new messages is answered alike."""
+    """What a rewind did; a repeated one is answered alike while the receipt is the newest."""
 
     to_seq: int
     """The seq up to which messages stay: before `to_seq` of the request where that is inside a

@@ -45,8 +45,8 @@ MAX_SHARE: Final = 0.1
 class EpochChoice:
     """The epoch of a payload. `break_reason` says why it is not the last one, None where it is.
 
-    `kept_tools` are the agent tools of the last epoch that stay. With `leaves_prefix` the payload
-    does not begin as those of the last epoch do.
+    `kept_tools` are the agent tools that stay: those of the last epoch, with `leaves_prefix` those
+    that the build chose before. Then the payload does not begin as those of the last epoch do.
     """
 
     start: EpochStart

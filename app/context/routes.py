@@ -161,10 +161,10 @@ async def get_context(
         str, Query(max_length=256, pattern=NAME_PATTERN, description="The `build_id` of a build.")
     ],
 ) -> EarlierBuild:
-    """Return the exact payload of an earlier build, whatever changed since.
+    """Return the exact payload of an earlier build.
 
-    A build that was answered as a delta is returned whole. `410` where a message of the
-    conversation was redacted since.
+    Only cache breakpoints follow a changed cache minimum of the model. A build that was answered as
+    a delta is returned whole. `410` where a message of the conversation was redacted since.
     """
     found = await services(request).build_replay.get(tenant_of(request), conversation_id, as_of)
     return EarlierBuild.model_construct(**found)
@@ -198,10 +198,10 @@ async def dry_run_context(
 ) -> DryRunContext:
     """Return what a build would return now, without its effects.
 
-    Nothing is stored, compacted or cleared, and no model is called. A payload that is too long is
-    reduced as for a smaller context window of one request, so that a build that compacts may return
-    another one. `shown_ranges`, `summaries` and `breakpoint_seqs` say which messages of the log the
-    payload shows, and where a cached prefix may end.
+    It only moves a window that is due, and calls no model. A payload that is too long is reduced as
+    for a smaller context window of one request, so that a build that compacts may return another
+    one. `shown_ranges`, `summaries` and `breakpoint_seqs` say which messages of the log the payload
+    shows, and where a cached prefix may end.
     """
     settings = RequestSettings(
         format=format,

@@ -175,7 +175,7 @@ class StepAppend(RequestSchema):
     format: Format | None = None
     """Format of the messages; that of the build by default."""
     expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
-    """409 unless this is the newest seq of the log."""
+    """409 unless this is the newest seq of the log, or all messages are stored already."""
 
 
 class Known(RequestSchema):

@@ -196,7 +196,7 @@ class BuildDependencies:
 class Attempt:
     """One pass through the stages: the request, and what earlier passes of the build did.
 
-    A dry run neither compacts nor stores anything. With `drops_reasoning` no reasoning so far is
+    A dry run neither compacts nor stores a payload. With `drops_reasoning` no reasoning so far is
     sent again. `break_reason` is why the last pass had to begin an epoch, before it cleared
     results. With `must_begin_epoch` changed sections and tools are the prompt of a new epoch, not
     items of the last.

@@ -100,8 +100,8 @@ async def stream_events(
     Types: `appended` (messages `first_seq` to `last_seq`; consecutive messages are one event),
     `due`, `started`, `compacted`, `failed`, `undone`, `pinned`, `unpinned`, `cleared`, `restored`,
     `rewound`, `redacted`, `collected`. After `deleted` the stream ends. Without events a comment is
-    sent every 15 s, unless configured otherwise. The stream ends when the API key is revoked or
-    expires. `429` at the tenant's maximum of streams, `503` at the maximum of the process.
+    sent every 15 s. The stream ends when the API key is revoked or expires. `429` at the tenant's
+    maximum of streams, `503` at the maximum of the process.
     """
     last_id = last_event_id or first_event_id
     after = cursor_from(last_id) if last_id else None

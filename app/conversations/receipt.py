@@ -260,7 +260,7 @@ class ContextState:
 @answer()
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the last compaction failed, without message content."""
+    """Why the last automatic compaction failed, without message content."""
 
     trigger: Trigger
     """What started it."""

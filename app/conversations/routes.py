@@ -125,7 +125,7 @@ async def change_conversation(
     """Change settings, metadata or expiry; the policy is merged leaf by leaf.
 
     Sections and tools replace the earlier ones as a whole: a list that differs is a new version,
-    and the next build starts a new epoch.
+    and the next build may start a new epoch.
 
     `409` for another token counter once there are messages, since their counts are stored.
     """

@@ -256,7 +256,7 @@ class ConversationUsage(ResponseSchema):
     failed_at: datetime | None
     """When its last automatic compaction failed; null once one has succeeded since."""
     overflowed_at: datetime | None
-    """When its payload was last cut because a provider refused it as too long; null if never."""
+    """When its payload was last cut because a provider refused it; null if never."""
 
 
 class ListedConversation(ConversationItem):

@@ -165,8 +165,8 @@ class Summary:
 
     A summary of `level` 1 is made of messages, one of a higher level of summaries of the level
     below. `sources` are the spans of those, or the span itself. `headings` are empty for a summary
-    by a model. `unlisted` are statements without room in it, for the next one without a model; only
-    receipts store them.
+    by a model. `unlisted` are statements without room in it and all that users stated, for the next
+    one without a model; only receipts store them.
     """
 
     span: Span
@@ -211,8 +211,8 @@ class View:
     - Late results up to the seq `late_through` are shown next to their calls. Later ones are shown
       where they came, as text, because the calls have been sent without a result.
     - Labels stand for the media up to the `media_cut`.
-    - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the models whose reasoning
-      in the Chat format the model accepts.
+    - Reasoning after `reasoning_after` is replayed. `reasoning_of` are the families of models
+      whose reasoning the model accepts.
     """
 
     spans: tuple[Span, ...] = WHOLE

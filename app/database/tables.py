@@ -136,7 +136,7 @@ CREATE TABLE states (
     due_at timestamptz,
     failures integer NOT NULL DEFAULT 0,
     event_seq bigint NOT NULL DEFAULT 0,
-    -- Why the last compaction failed, until one succeeds.
+    -- Why the last automatic compaction failed, until one succeeds.
     last_failure text,
     failed_at timestamptz,
     -- Tool results up to this seq are cleared, except those that stay.
@@ -167,7 +167,7 @@ CREATE TABLE states (
     extra_version bigint NOT NULL DEFAULT 0,
     -- Grows with each epoch and pin: what a build reads beside this row, the log and the settings.
     input_version bigint NOT NULL DEFAULT 0,
-    -- Since when it has messages that no search finds; null is never.
+    -- Since when it has messages that the index lacks; null is never.
     unindexed_at timestamptz DEFAULT now(),
     PRIMARY KEY (conversation_id)
 ) WITH (fillfactor = 50);

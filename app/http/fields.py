@@ -185,8 +185,7 @@ OwnRollingWindow = Annotated[
     Annotated[int, Field(ge=1, le=MAX_WINDOW_SECONDS)] | Literal["inherit"] | None,
     Field(
         description="Age in seconds after which messages leave the active window; null is no"
-        " limit, `inherit` the value of the agent or the service. A longer one shows older"
-        " messages again.",
+        " limit, `inherit` the value of the agent. A longer one shows older messages again.",
         examples=[86_400],
     ),
 ]

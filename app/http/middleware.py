@@ -253,9 +253,9 @@ class RequestLoggingMiddleware:
     """The outermost ASGI middleware: the id, the log line and the metrics of each request.
 
     1. The id is the client's `X-Request-Id` if that is 1 to 128 visible ASCII characters, else a
-       new one. Every response and every log line has it.
-    2. Log and metrics have the route template, the status and the caller, never the path, the query
-       or content.
+       new one. Every response through here and every log line has it.
+    2. Log and metrics have the route template and the status, the log also the caller; neither has
+       the path, the query or content.
     3. An unexpected error outside of the routes is a 500 without details.
     4. Event streams are counted while they are open, without a duration.
     5. A response that cannot be completed is interrupted: the server closes the connection.

@@ -78,7 +78,7 @@ def manager_of(
         # No schema: so the SDK does not compare arguments with headers.
         get_tool_input_schema=lambda _name: None,
     )
-    # The service has its own spans; the SDK names spans by client input.
+    # The SDK's middleware names spans by client input.
     server.middleware.clear()
     # The SDK logs client input, which the service never does.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)

@@ -28,7 +28,7 @@ Media are never counted by their base64 text:
 10. Audio and video count by their bytes: 32 tokens a second of sound at the usual rates.
 11. Text that only its provider can read, such as encrypted reasoning, counts by its length
     [tokens.sealed].
-12. A flat value is used only for a URL and for a provider's file id. A name is counted, too. The
+12. A URL, a provider's file id and what a hosted tool adds have flat values. A name is counted. The
     work is bounded, and so are the tokens of a document.
 
 What providers take in one request beside tokens is from Anthropic's, OpenAI's and Google's pages on

@@ -4,8 +4,8 @@
    answers, the environment variables and docs/configuration.md are made from it.
 2. The policies of service, agent and conversation are merged in this order, setting by setting:
    the later one overrides. Lists are replaced as a whole.
-3. An absent setting is inherited. `null` is a value only where the default is null; in a PATCH it
-   removes the setting, which is then inherited again.
+3. An absent setting is inherited. `null` in a PATCH removes the setting, which is then inherited
+   again. So null is never set; it shows that there is no value.
 4. A policy that can never work is refused when it is set.
 """
 
@@ -245,8 +245,8 @@ class Policy(Group):
     `pin_messages`.
     """
     summary_role: Literal["user", "system", "auto"] = "user"
-    """Role of a summary; Anthropic and Gemini take `user` for `system`, and `degraded` has
-    `summary_role_user`.
+    """Role of a summary; `auto` is `user`. Anthropic and Gemini take `user` for `system`, and
+    `degraded` has `summary_role_user`.
     """
     preserve_user_messages: Flag = False
     """true: the newest user messages stay verbatim in compactions."""

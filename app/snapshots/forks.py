@@ -9,9 +9,9 @@
    least one message of the fork visible. It has the earlier ones too, so that the compaction can
    be undone.
 4. The database copies the rows in one transaction. Afterwards neither conversation needs the other
-   [forks.independent]. The source is not locked: its rows up to a seq never change, except blobs,
-   which one statement copies with their chunks. Messages are copied last: their number shows
-   whether the source was deleted meanwhile.
+   [forks.independent]. The source is not locked: of its rows up to a seq rule 7 names what
+   changes, and one statement copies blobs with their chunks. Messages are copied last: their number
+   shows whether the source was deleted meanwhile.
 5. Blobs in an object store are copied after their rows. The collection of orphans deletes copies
    that no row refers to [tool-output.orphans].
 6. The first payload of a fork has the bytes of its source's, since both follow from the log, the

@@ -14,7 +14,7 @@
    it stands for: without that message, or one of those, it is not sent any more.
 5. A tombstone has the role, format and tool calls of its message, so that pairs and payloads stay
    valid: the ids and names of calls stay, their arguments and all other content are gone. It keeps
-   the stored token count, which running totals of later rows contain.
+   the token count without reasoning, which running totals of later rows contain.
 6. Objects are deleted after the rows that name them; after a failure a worker does.
 """
 

@@ -103,7 +103,7 @@ class MessagesAppend(RequestSchema):
     of a name in its content `name#n`."""
     format: Format = FormatName.OPENAI_CHAT
     expected_seq: int | None = Field(default=None, ge=0, le=MAX_SEQ)
-    """409 unless this is the newest seq of the log."""
+    """409 unless this is the newest seq of the log, or all messages are stored already."""
 
 
 class ShownMessage(ResponseSchema):
@@ -259,11 +259,11 @@ async def pin_message(
     scope: Scope = "message",
     body: NoFields | None = None,
 ) -> Pinned:
-    """Keep a message in the context verbatim, with its call group.
+    """Keep a message in the context, with its call group.
 
-    It is never summarised, cleared or dropped. A hidden message is shown again at its position.
-    `422` when pins would take more than half of the tokens that the context window leaves for
-    history.
+    It is never summarised, cleared or dropped; only texts and media too large for the payload are
+    cut. A hidden message is shown again at its position. `422` when pins would take more than half
+    of the tokens that the context window leaves for history.
     """
     return await _pinned(request, conversation_id, message_id, scope, pinned=True)
 
@@ -275,7 +275,7 @@ async def unpin_message(
     message_id: MessagePath,
     scope: Scope = "message",
 ) -> Pinned:
-    """Unpin a message; the next compaction may hide or clear it."""
+    """Unpin a message; the next compaction, or `sliding_window`, may hide or clear it."""
     return await _pinned(request, conversation_id, message_id, scope, pinned=False)
 
 
@@ -348,10 +348,10 @@ async def redact_message(
 ) -> Redacted:
     """Replace the content of a message by a tombstone, for good, also in forks and snapshots.
 
-    Its role, position, token count and the ids and names of its tool calls stay. Blobs that only
-    this message has, and summaries that used it, are deleted; a compaction makes new ones. The next
-    build begins an epoch with the reason `redacted`, and earlier builds are `410`. A repeated
-    request returns the first record.
+    Its role, position, token count without reasoning, and the ids and names of its tool calls
+    stay. Blobs that only this message has, and summaries that used it, are deleted; a compaction
+    makes new ones. The next build begins an epoch with the reason `redacted`, and earlier builds
+    are `410`. A repeated request returns the first record.
     """
     redacted = await services(request).redactions.redact(
         tenant_of(request),

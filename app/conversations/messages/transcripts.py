@@ -185,8 +185,8 @@ class TranscriptService:
         """Pin or unpin a message with its call group or turn, and return their seqs.
 
         Pinned messages that a compaction hid or cleared are shown again; an unpinned one stays
-        until the next compaction. Raises NotFound, or ValidationError when pins would take more
-        than half of the history budget.
+        until the next compaction, or build of `sliding_window`. Raises NotFound, or ValidationError
+        when pins would take more than half of the history budget.
         """
         async with self._database.transaction() as session:
             conversation = await session.conversations.get(tenant_id, conversation_id, lock=True)
