@@ -12,9 +12,8 @@
    counted as JSON, with its name.
 5. Fields beside the text of an original block (citations, annotations) are sent to its own provider
    only, and are counted there as JSON.
-6. Content that a format cannot carry is counted after its `adapt`: for every clean message the
-   rendered wire form costs exactly `count_rendered`. In most cases that is the stored count, that
-   of the openai_chat item (`counts_as_stored`).
+6. Content that a format cannot carry is counted after its `adapt`. In most cases that is the
+   stored count, that of the openai_chat item (`counts_as_stored`).
 7. Reasoning is counted apart, since most payloads leave it out. It costs the whole block that is
    replayed: text, signature, encrypted data. The signature of a call or of a text is reasoning.
 
@@ -68,7 +67,7 @@ from app.formats.message import (
     ToolCall,
 )
 from app.formats.reasoning import ANTHROPIC, GEMINI, OPENAI
-from app.formats.tools import NO_IDS, hosted_definition, sent_as_object
+from app.formats.tools import hosted_definition, sent_as_object
 from app.policy.policy import CounterName
 
 CountText = Callable[[str], int]
@@ -398,18 +397,6 @@ def count_sealed(message: Message, format: FormatName, count: CountText) -> int:
             case Text() | ToolCall() if part.block is not None:
                 tokens += without_data(PROVIDERS[format].extra_fields(part), count).sealed
     return tokens
-
-
-def count_rendered(
-    format: FormatName, message: Message, count: CountText, ids: Mapping[str, str] = NO_IDS
-) -> int:
-    """Count a clean message in a payload of one format, without reasoning.
-
-    For OpenAI Chat this includes the user message with a tool message's media, for Gemini their
-    parts.
-    """
-    adapted = PROVIDERS[format].adapt(message, ids)
-    return count_visible(adapted, count, format) + media_overhead(format, adapted, count)
 
 
 def counts_as_stored(message: Message, sent: Message, format: FormatName) -> bool:

@@ -172,7 +172,7 @@ class Digest:
 
     def _add_assistant(self, message: Message, text: str) -> None:
         calls = message.calls
-        action = None if calls else sentences.action_in(text)
+        action = None if calls or self.work.has_calls else sentences.action_in(text)
         self._acts, (self._action, before) = action is not None, action or ("", text)
         prose = sentences.without_code(before)
         is_step = bool(calls) or self._acts
@@ -194,7 +194,8 @@ class Digest:
         # A sentence that ends in a colon announces code that was left out: it goes as well.
         if prose.endswith(sentences.COLONS) and len(tail) > 1 and not is_step:
             prose = prose[: prose.rindex(tail[-1])].strip()
-        if not any(map(str.isalpha, prose)):
+        announces = is_step and all(map(sentences.ANNOUNCES.match, filter(None, tail)))
+        if announces or not any(map(str.isalpha, prose)):
             return
         if self._is_resumed:  # the work goes on: what was pending may be done by now
             parts = _SECTION.split(self.earlier)

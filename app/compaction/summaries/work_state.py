@@ -3,8 +3,8 @@
 1. A command is known by its runner: with other flags, paths or pipes it is the same command. Its
    last outcome is kept, so that a later success ends a failure. The text of a here-document is no
    command, and of a long quoted text the beginning is shown.
-2. Commands and tools that only look leave no outcome; of the others those that write are kept the
-   longest.
+2. Commands that only look leave nothing, tools that do what they found, unless that begins like
+   what another did. Those that write are kept the longest.
 3. Every item is in the order of its last mention.
 4. What runs on in the background has its id as outcome, until a result or a notice names that.
 5. A result is read without the objects that a client of MCP servers put it in. A call whose result
@@ -34,7 +34,8 @@ from app.formats.message import Message, ToolCall
 MAX_ARGUMENT_CHARS = 65_536
 MAX_TASKS, MAX_PATHS, MAX_OPEN, MAX_OF_OTHERS, MAX_SHORT_LINES, MAX_VALUES = 60, 8, 3, 100, 3, 12
 MAX_ITEMS = {Heading.EDITED: 150, Heading.READ: 150, Heading.FAILED: 4, Heading.TODO: 60}
-MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS = 110, 240, 200, 60
+MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS, ALIKE = 110, 240, 200, 60, 40
+"""The last one: of look-ups whose outcomes begin alike only the first says something."""
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
 _TASK = re.compile(r"todo|plan|task", re.IGNORECASE)
@@ -282,9 +283,11 @@ class WorkState:
 
     items: dict[Heading, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     pending: dict[str, ToolCall] = field(default_factory=dict)
+    has_calls: bool = False
 
     def add_call(self, call: ToolCall) -> None:
         """Read a call; its result comes later."""
+        self.has_calls = True
         self.pending[call.id] = call
         if _TASK.search(call.name) is None:
             return
@@ -400,7 +403,11 @@ class WorkState:
         for path, is_edit in paths:
             self._put_file(path, is_edit)
         if not paths and not _SILENT.search(call.name):
-            self._put(Heading.LOOKED if is_read else Heading.DONE, asked, _short_result(text))
+            outcome = _short_result(text)
+            alike = (told[:ALIKE] for told in self.items[Heading.LOOKED].values())
+            if is_read and (not outcome or (outcome[ALIKE:] and outcome[:ALIKE] in alike)):
+                return
+            self._put(Heading.LOOKED if is_read else Heading.DONE, asked, outcome)
 
     def _forget(self, heading: Heading, is_gone: Callable[[str], bool]) -> None:
         items = self.items[heading]
