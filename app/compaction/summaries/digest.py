@@ -172,9 +172,12 @@ class Digest:
 
     def _add_assistant(self, message: Message, text: str) -> None:
         calls = message.calls
-        action = None if calls or self.work.has_calls else sentences.action_in(text)
+        closing = sentences.action_in(text)
+        action = None if calls or self.work.has_calls else closing
         self._acts, (self._action, before) = action is not None, action or ("", text)
         prose = sentences.without_code(before)
+        if closing and not action and len(closing[0]) <= MAX_ACTION_CHARS:
+            prose = f"{prose} `{'; '.join(closing[0].splitlines())}`"
         is_step = bool(calls) or self._acts
         width = len(prose) + sum(character > "\u2e80" for character in prose[:NOTED_CHARS])
         is_note = not (is_step or width > NOTED_CHARS or prose.endswith(sentences.QUESTION))
@@ -191,9 +194,6 @@ class Digest:
             self.work.add_call(call)
         if self._action:
             self.work.items[Heading.OPEN][sentences.one_line(self._action, MAX_ACTION_CHARS)] = ""
-        # A sentence that ends in a colon announces code that was left out: it goes as well.
-        if prose.endswith(sentences.COLONS) and len(tail) > 1 and not is_step:
-            prose = prose[: prose.rindex(tail[-1])].strip()
         announces = is_step and all(map(sentences.ANNOUNCES.match, filter(None, tail)))
         if announces or not any(map(str.isalpha, prose)):
             return
@@ -202,8 +202,7 @@ class Digest:
             kept = "".join(each for each in parts if not _OVERTAKEN.match(each))
             self.earlier = _PENDING.sub(r"\g<0> (at that time)", kept).strip()
             self._is_resumed = False
-        last = max(self.said, default=0)
-        if last > max(self.requests, default=0):
+        if (last := max(self.said, default=0)) > max(self.requests, default=0):
             self._add_step(last)
         self.said[self._number] = _bounded(prose)
         for texts, most in ((self.said, MAX_SAID), (self.steps, MAX_STEPS)):
