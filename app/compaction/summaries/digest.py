@@ -30,9 +30,7 @@ from app.compaction.summaries.work_state import WorkState
 from app.formats.message import File, Message, Role, Text
 
 MAX_TEXT_CHARS = 12_000
-MAX_STATEMENTS = 400
-MAX_SAID, MAX_STEPS = 100, 200
-MIN_STEMS = 3
+MAX_STATEMENTS, MAX_SAID, MAX_STEPS, MIN_STEMS = 400, 100, 200, 3
 NOTED_CHARS, MAX_NOTED_CHARS = 90, 450
 """Most characters of an answer that only takes note, and of the message that it takes note of."""
 SHORT_ANSWER_CHARS, MAX_QUESTION_CHARS, MAX_ACTION_CHARS = 80, 300, 160

@@ -44,6 +44,7 @@ _UPDATES_TASK = re.compile(r"task_?update|update_?task$", re.IGNORECASE)
 _TASK_LINE = re.compile(r"^\s*[-*]?\s*\[([ x~])\] (?:#(\S{1,40}) )?(.*)$", re.DOTALL)
 _CHECKBOX = re.compile(r"^\s*[-*]\s*\[([ xX~-])\]\s+(.{1,300})$", re.MULTILINE)
 _STATES = dict.fromkeys(FORMS["done"], "x") | dict.fromkeys(FORMS["begun"], "~")
+_NAMES = re.compile(r"(?:id|number|name|title)$", re.IGNORECASE)
 _PATH_KEY = re.compile(r"path|file", re.IGNORECASE)
 _EDITS = re.compile(r"edit|write|create|replace|patch|insert|delete|apply|update|rename|move", re.I)
 _READS = re.compile(any_of("reads"), re.IGNORECASE)
@@ -246,12 +247,13 @@ def _short_result(text: str) -> str:
 
 
 def _values(values: Mapping[str, Any], max_chars: int) -> str:
-    """Return the first values of an object with their names, of each object in a list the first."""
+    """Return the first values of an object with their names, and the names of objects in lists."""
 
     def first(item: Any) -> str:
         if isinstance(item, list):
             return " + ".join(map(first, item))
-        return str(next(iter(item.values()), "") if isinstance(item, Mapping) else item)
+        named = isinstance(item, Mapping) and item.items()
+        return str(min(named, key=lambda each: not _NAMES.search(each[0]))[1] if named else item)
 
     def named(value: Any, name: str) -> Iterator[str]:
         if isinstance(value, Mapping):
