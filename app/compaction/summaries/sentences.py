@@ -51,7 +51,6 @@ _ACTION_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n?")
 _ACTION_TAG = re.compile(r"<(?:execute_\w+|function|tool_call|bash|command)\b[^>\n]{0,80}>")
 _FENCE = re.compile(r"^ {0,8}(?:```|~~~)")
 _BULLET = re.compile(r"^\s{0,24}(?:[-*+•▪–]|\d{1,3}[.)]|#{1,6})\s+(?:\[[ xX~-]\]\s*)?")
-_HEADING = re.compile(r"^\s{0,3}(?:#{1,6}\s|\*\*[^*\n]{1,80}\*\*:?\s*$|[=-]{3,}\s*$)")
 _CODE = re.compile(rf"^\s*{any_of('code')}")
 _TICKS = re.compile(r"`[^`\n]{1,200}`|https?://\S{1,300}|\*\*")
 _SYMBOL = re.compile(r"[{}\[\]()<>;=|&$\\_^~@#*+]")
@@ -155,12 +154,12 @@ def pieces(text: str) -> list[str]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences and items of prose: no code, tables, headings or lead-ins."""
+    """Yield the sentences and items of a text without its fences."""
     in_fence = False
     for piece in pieces(text):
         line, is_fence = piece.strip(), _FENCE.match(piece) is not None
         in_fence ^= is_fence
-        if line and not in_fence and not is_fence and not _HEADING.match(piece):
+        if line and not in_fence and not is_fence:
             yield _BULLET.sub("", line)
 
 
