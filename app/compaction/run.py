@@ -187,11 +187,11 @@ class CompactionRun:
         """Return the digest of a plan that was carried out for one that shows more messages."""
         source, digest = self.source, executed.digest
         before = {item.seq for item in source.shown_in(executed.view)}
-        shown = source.shown_in(source.view_after(plan, ()))
-        added = [item for item in shown if item.seq not in before]
-        if digest is None or len(shown) - len(added) < len(before):
+        shown = {item.seq for item in source.shown_in(source.view_after(plan, ()))}
+        if digest is None or not before <= shown:
             return None
-        digest.forget({item.seq for item in added}, tokens_of(added))
+        added = shown - before
+        digest.forget(added, tokens_of(item for item in source.entries if item.seq in added))
         return digest
 
     async def _execute(self, plan: CompactionPlan, digest: Digest | None = None) -> Executed:
