@@ -16,9 +16,9 @@ from app.policy.policy import StrategyName
 class Trigger(StrEnum):
     """What started a compaction, a clearing of tool results, or a rewind.
 
-    `BACKGROUND` is a worker, `BUILD` a build at its threshold, `FORCED` a call of `POST …/compact`,
-    `OVERFLOW` one of `POST …/overflow`. `TOOL_OUTPUT` is a clearing by the budget of results.
-    `PROVIDER` is a provider's own compaction, whose item was appended.
+    `BACKGROUND` is a worker, `BUILD` a build at its threshold, `FORCED` a call of `POST …/compact`
+    or `compact_context`, `OVERFLOW` one of `POST …/overflow`. `TOOL_OUTPUT` is a clearing by the
+    budget of results. `PROVIDER` is a provider's own compaction, whose item was appended.
     """
 
     BACKGROUND = "background"
