@@ -267,10 +267,11 @@ def _values(values: Mapping[str, Any], max_chars: int) -> str:
             most = MAX_VALUE_CHARS if len(values) > 1 else max_chars - len(name) - 1
             yield f"{name}={one_line(str(value), most)}"
 
-    found = list(islice(named(values, ""), MAX_VALUES))
-    while len(found) > 1 and len(", ".join(found)) > max_chars:
-        found.pop()
-    return ", ".join(found)
+    every = list(islice(named(values, ""), MAX_VALUES + 1))
+    shown = every[:MAX_VALUES]
+    while len(shown) > 1 and len(", ".join(shown)) > max_chars:
+        shown.pop()
+    return ", ".join((*shown, *["…"] * (len(shown) < len(every))))
 
 
 # --- the state --------------------------------------------------------------------------------
