@@ -100,7 +100,7 @@ def test_a_request_under_way_is_answered_after_a_signal(
             compacting = pool.submit(httpx.post, f"{path}/compact", timeout=PATIENCE_SECONDS)
             assert arrived.wait(PATIENCE_SECONDS)
             process.send_signal(sign)
-            until(lambda: status_or_none(port, "/healthz") is None, "nobody listens")
+            until(lambda: status_or_none(port, "/healthz") is None, "the port is closed")
             released.set()
             answer = compacting.result(PATIENCE_SECONDS).raise_for_status()
         assert answer.json()["compacted"]

@@ -220,7 +220,7 @@ STALE_UPLOADS = Statement(f"""
         SELECT content_id FROM blob_uploads
         WHERE {_CONVERSATION} AND begun_at < CAST(:begun_before AS timestamptz) ORDER BY begun_at
 """)
-SWEPT = Statement(f"""
+SET_COLLECTED = Statement(f"""
         UPDATE states SET collected_version = view_version
         WHERE {_CONVERSATION} AND collected_version < view_version
 """)

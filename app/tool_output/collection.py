@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from app.blobs.byte_store import BlobStore
 from app.blobs.chunks import Blob, ToolOutputRef
-from app.blobs.repository import COLLECT, COLLECTABLE, LIST_DUE, STALE_UPLOADS, SWEPT
+from app.blobs.repository import COLLECT, COLLECTABLE, LIST_DUE, SET_COLLECTED, STALE_UPLOADS
 from app.common.answer_schemas import answer
 from app.common.errors import NotFound
 from app.conversations.events import EventType
@@ -21,7 +21,7 @@ from app.conversations.settings_resolver import SettingsResolver
 from app.database.sql import read
 from app.repositories import Database
 
-_SWEEP_BATCH = 100
+_COLLECTION_BATCH = 100
 _MIN_ORPHAN_AGE = timedelta(hours=1)
 
 
@@ -82,7 +82,7 @@ class BlobCollection:
                     await session.events.add(conversation_id, EventType.COLLECTED, **sizes)
                 for row in uploads:
                     await session.blobs.drop_upload(conversation_id, str(row["content_id"]))
-                await sql.run(SWEPT, **own)
+                await sql.run(SET_COLLECTED, **own)
         if not dry_run:
             await self._outputs.delete_objects(*(blob.object_key for blob in blobs))
         return CollectedBlobs(dry_run, tuple(blob.ref for blob in blobs), size, len(uploads))
@@ -95,7 +95,7 @@ class BlobCollection:
         while True:
             async with self._database.session() as session:
                 due = await session.session.all(
-                    LIST_DUE, uploaded_before=uploaded_before, limit=_SWEEP_BATCH
+                    LIST_DUE, uploaded_before=uploaded_before, limit=_COLLECTION_BATCH
                 )
             unvisited = [(row[0], str(row[1])) for row in due if str(row[1]) not in visited]
             if not unvisited:

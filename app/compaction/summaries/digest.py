@@ -174,7 +174,7 @@ class Digest:
         action = None if calls or self.work.has_calls else closing
         self._acts, (self._action, before) = action is not None, action or ("", text)
         prose = sentences.without_code(before)
-        if closing and not action and len(closing[0]) <= MAX_ACTION_CHARS:
+        if closing and not action and 0 < len(closing[0]) <= MAX_ACTION_CHARS:
             prose = f"{prose} `{'; '.join(closing[0].splitlines())}`"
         is_step = bool(calls) or self._acts
         width = len(prose) + sum(character > "\u2e80" for character in prose[:NOTED_CHARS])

@@ -252,8 +252,8 @@ def _values(values: Mapping[str, Any], max_chars: int) -> str:
     def first(item: Any) -> str:
         if isinstance(item, list):
             return " + ".join(map(first, item))
-        named = isinstance(item, Mapping) and item.items()
-        return str(min(named, key=lambda each: not _NAMES.search(each[0]))[1] if named else item)
+        fields = isinstance(item, Mapping) and item.items()
+        return str(min(fields, key=lambda each: not _NAMES.search(each[0]))[1] if fields else item)
 
     def named(value: Any, name: str) -> Iterator[str]:
         if isinstance(value, Mapping):
@@ -281,7 +281,8 @@ def _values(values: Mapping[str, Any], max_chars: int) -> str:
 class WorkState:
     """What calls did so far: the items below each heading, by name (rule 3).
 
-    Tasks are lines by their id or text, `pending` calls without a result yet.
+    Tasks are lines by their id or text, `pending` calls without a result yet. `has_calls` after the
+    first call.
     """
 
     items: dict[Heading, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))

@@ -363,7 +363,7 @@ async def printed(script: str) -> str:
 
 
 def test_the_sdk_is_imported_on_demand() -> None:
-    """A service that nobody speaks MCP to does not import it. [operation.lazy-imports]"""
+    """A service without MCP requests does not import it. [operation.lazy-imports]"""
     script = "import sys, app.main; print('mcp' in sys.modules)"
     script += "; import app.mcp_server.tools; print('mcp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, cwd=ROOT)

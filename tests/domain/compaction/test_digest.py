@@ -188,6 +188,8 @@ LONG_LOOK = f"cat {'a.py ' * 40}&& git -C /w commit -m 'x'"
         ([assistant("I list it.\n```\nls /w\n```")], "Open calls", "ls /w"),
         ([*called("Skill", "Launching skill: review"), user("Look at each file. " * 60)],
          "Requests", "#1 Go."),
+        ([*run("1", "ls", ""), assistant("Do:\n```\na\n```")], "Where it stood", "#4 Do: `a`"),
+        ([*run("1", "ls", ""), assistant("It is.\n</bash>")], "Where it stood", "#4 It is."),
         ([assistant("It fails at b. Let me see why. The key is c. Next."), *run("1", "ls", "")] * 2,
          "Steps", "#2 It fails at b. The key is c."),
     ],
