@@ -4,11 +4,9 @@
    messages, blobs and lines, and the SHA-256 of the lines between the two.
 2. Every other line is one record: a JSON object whose `type` is its kind. Kinds are in the order
    of `FIELDS`, and the records of a kind ascend by their keys. A blob is followed by `blob_piece`
-   lines with its bytes, unless it was collected. Earlier commits cut long records into lines of
-   the type `part`, whose texts are joined.
+   lines with its bytes, unless it was collected.
 3. What follows from a message is computed as in an append, and so are the turns and token sums of
-   the log. The database checks the types of what is stored. Columns with a default, and facts of
-   receipts, may be missing: earlier versions had fewer.
+   the log. The database checks the types of what is stored.
 4. What a line says about other lines is checked: seqs, call pairing, blobs and the active
    compaction.
 """
@@ -17,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
@@ -31,12 +29,11 @@ from app.conversations.messages.draft import Draft, derive, require_short_text
 from app.conversations.messages.row import NO_CALLS, batch_shape
 from app.conversations.receipt import FACTS, CompactionFacts, Trigger
 from app.conversations.view import View, window_from
-from app.database.tables import TABLES
 from app.formats import PROVIDERS
 from app.formats.message import FormatName, Message, Role
 from app.models.tokens import CountText
 from app.policy.policy import StrategyName
-from app.snapshots.copied_rows import FIELDS, KEYS, KINDS
+from app.snapshots.copied_rows import FIELDS, KEYS
 
 FORMAT = "context-service.conversation"
 VERSION = 1
@@ -48,18 +45,6 @@ LINES: Mapping[str, Sequence[str]] = {
     "end": ("messages", "blobs", "lines", "sha256"),
 }
 """The fields of every type of line; others are not read."""
-_OPTIONAL: dict[str, Iterable[str]] = {
-    **{kind: {*TABLES[table].defaults, *FACTS} for kind, table in KINDS.items()},
-    "state": ("group_seq",),
-}
-_NEW_NAMES = {
-    **{"before_msg_count": "before_messages", "after_msg_count": "after_messages"},
-    **{"cached_tokens": "cache_read_tokens", "strategies_run": "stages", "kept": "protected_seqs"},
-    **{"span_start": "hidden_start", "span_end": "hidden_end", "parts": "window_parts"},
-    **{"mentions": "named_tools", "resume_at": "resume_at_tokens"},
-}
-"""The names of fields in files of earlier commits, and those that they have now."""
-_NEW_TRIGGERS = {"emergency": "overflow", "proactive": "build"}
 _FACTS, _VIEW = TypeAdapter(CompactionFacts), TypeAdapter(View)
 
 
@@ -97,15 +82,15 @@ class Line:
 
 
 def read_lines(file: IO[bytes], max_bytes: int) -> Iterator[Line]:
-    """Yield the lines of an export, and check that it is whole; memory holds one record.
+    """Yield the lines of an export, and check that it is whole; memory holds one line.
 
     Raises ValidationError or PayloadTooLarge with the number of the line.
     """
-    sha256, parts, line = hashlib.sha256(), bytearray(), Line()
+    sha256, line = hashlib.sha256(), Line()
     while raw := file.readline(max_bytes + 1):
         is_over, line = line.type == "end", Line(line.number + 1)
-        if len(parts) + len(raw) > max_bytes:
-            raise line.too_large("a line and its record have", max_bytes)
+        if len(raw) > max_bytes:
+            raise line.too_large("a line has", max_bytes)
         if is_over:
             raise line.error("There is a line after the end of the export")
         if not raw.endswith(b"\n"):
@@ -118,15 +103,6 @@ def read_lines(file: IO[bytes], max_bytes: int) -> Iterator[Line]:
                 raise line.error("The lines before differ from those exported", "sha256")
         elif line.number > 1:
             sha256.update(raw)
-        if line.type == "part":
-            if not isinstance(text := line.fields.get("text"), str):
-                raise line.error("A part has a text", "text")
-            parts += text.encode("utf-8", "surrogatepass")
-            if not line.fields.get("is_last"):
-                continue
-            line, parts = line.read(parts), bytearray()
-        elif parts:
-            raise line.error("A part of the record before it is missing")
         yield line
     if line.type != "end":
         raise Line(line.number + 1).error("The export is cut off: it has no last line")
@@ -151,13 +127,12 @@ class ImportChecker:
     def check(self, line: Line) -> Line:
         """Return a line with its fields as they are stored; raises ValidationError."""
         self.line, kind = line, line.type
-        given = {_NEW_NAMES.get(name, name): value for name, value in line.fields.items()}
         if kind not in LINES:
             raise line.error(f"The type {kind[:40]!r} is unknown", "type")
         for name in LINES[kind]:
-            if name not in given and name not in _OPTIONAL.get(kind, ()):
+            if name not in line.fields:
                 raise line.error("is missing", name)
-        fields: dict[str, Any] = {name: given.get(name) for name in LINES[kind]}
+        fields: dict[str, Any] = {name: line.fields[name] for name in LINES[kind]}
         if self._missing_bytes and kind != "blob_piece":
             raise line.error(f"The blob before it lacks {self._missing_bytes:,} bytes")
         if (line.number == 1) != (kind == "export"):
@@ -176,8 +151,7 @@ class ImportChecker:
             case "blob_piece":
                 fields["data"] = self._blob_piece(line, fields["data"] or "")
             case "compaction":
-                fields["trigger"] = _NEW_TRIGGERS.get(str(given["trigger"]), given["trigger"])
-                facts = {name: given[name] for name in FACTS if name in given}
+                facts = {name: fields[name] for name in FACTS}
                 checked = asdict(_FACTS.validate_json(json_text.dump_stored(facts), strict=True))
                 fields["receipt"] = json_text.dumps(checked)
                 self._check_record(line, fields | checked)

@@ -234,18 +234,6 @@ async def test_what_follows_from_a_message_is_computed(client: httpx.AsyncClient
             line.update(LIES)
     copy = await imported(client, written(lines))
     assert after_first(await exported(client, copy)) == after_first(export)
-    earlier = lines[at(lines, "compaction")]  # as in an export of an earlier version
-    del earlier["target_tokens"]
-    earlier["summary_input"] = "transcript"
-    names = {"before_messages": "before_msg_count", "stages": "strategies_run"}
-    names |= {"hidden_start": "span_start", "hidden_end": "span_end"}
-    earlier |= {"cached_tokens": 0, **{old: earlier.pop(new) for new, old in names.items()}}
-    again = await imported(client, written(lines))
-    assert after_first(await exported(client, again)) == after_first(export)
-    earlier["trigger"] = "proactive"
-    again = await imported(client, written(lines))
-    (receipt,) = (await client.get(f"{again}/compactions")).json()["data"]
-    assert receipt["trigger"] == "build"
     for other in ({"trigger": "x"}, {"strategy": "x"}, {"calls": "x"}):
         tried = [dict(line) for line in lines]
         changed("compaction", **other)(tried)
@@ -351,33 +339,6 @@ async def test_no_message_joins_a_call_group_that_was_ended(
         lines = map(json.loads, (await exported(client, each)).splitlines())
         joins.append([line["joins"] for line in lines if line["type"] == "message"])
     assert joins == [[False, False, False]] * 2
-
-
-def in_parts(line: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a record as earlier versions cut a long one."""
-    text = json.dumps(line)
-    cuts = [text[at : at + 40] for at in range(0, len(text), 40)]
-    return [{"type": "part", "text": it, "is_last": it is cuts[-1]} for it in cuts]
-
-
-async def test_files_of_earlier_versions_are_read(client: httpx.AsyncClient) -> None:
-    """Long records are in parts, others have another name or are missing. [exports.format]"""
-    whole = a_file()
-    later = ("timestamp", "at", "late_at", "output", "group_seq")
-    old = {"resume_at_tokens": "resume_at", "named_tools": "mentions"}
-    old |= {"window_parts": "parts", "protected_seqs": "kept"}
-    cut = [
-        {old.get(name, name): value for name, value in line.items() if name not in later}
-        for line in whole[1:-1]
-    ]
-    lines = [whole[0], *(part for line in cut for part in in_parts(line)), whole[-1]]
-    again = await exported(client, await imported(client, written(lines)))
-    assert [json.loads(line) for line in again.splitlines()][1:-1] == whole[1:-1]
-    for index in (2, len(lines) - 2):  # a part in the middle of a record, and a last one
-        answer = await client.post(
-            "/v1/conversations/import", content=written(lines[:index] + lines[index + 1 :])
-        )
-        assert_problem(answer, 422, "VALIDATION_ERROR")
 
 
 async def test_the_id_and_the_agent_of_an_import(client: httpx.AsyncClient) -> None:
