@@ -34,7 +34,7 @@ from app.common import json_text
 from app.common.answer_schemas import answer
 from app.formats.message import FormatName
 
-SUMMARY_PREFIX = "[Earlier summary, lossy: recall or refetch exact values, never reconstruct them: "
+SUMMARY_PREFIX = "[Earlier summary, lossy: recall or refetch exact values: "
 """What a summary's message begins with. [summary.lossy]"""
 RETAIN_PREFIX = "[Kept from earlier in the conversation: "
 

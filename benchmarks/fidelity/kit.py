@@ -25,7 +25,7 @@ from tests.fake_llm import FakeLLM, answer
 
 FORGETFUL = "openai/forgetful"
 SHARE = 0.2
-TRIES = 4
+TRIES = 8
 NEEDED = "The kit's sessions are left out: `pip install 'context-service[judge]'` installs it."
 
 

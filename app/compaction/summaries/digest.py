@@ -227,7 +227,7 @@ class Digest:
         is_noted = noted and len(text) <= MAX_NOTED_CHARS and not is_answered
         has_labels = all(map(sentences.label_of, found))
         if is_plain and (is_noted or has_labels):
-            for each in found if has_labels else [" ".join(text.split())]:
+            for each in found if has_labels else _parted(text):
                 self._state(each, number)
         else:
             self._add_request(number, text)
@@ -251,14 +251,13 @@ class Digest:
     ) -> None:
         """Add the statements of a request, or of an assistant's text."""
         by_user = request > 0
-        is_short = by_user and len(text) <= MAX_NOTED_CHARS
         every = list(sentences.sentences(text[:MAX_TEXT_CHARS]))
         for each in every[: -1 if is_step else None]:  # the last says what the call is for
             is_next = not by_user and sentences.ANNOUNCES.match(each)
             if is_next or not sentences.is_prose(each):
                 continue
             of = sentences.statement_of(each)
-            is_stated = bool(of.values) if is_short else of.is_strong
+            is_stated = bool(of.values) if by_user else of.is_strong
             is_telling = by_user or len(of.stems) >= MIN_STEMS
             if (is_stated and is_telling) or sentences.label_of(each):
                 number = request or self._number
@@ -287,15 +286,11 @@ class Digest:
             keys = list(self.stated)
             self._remove(next((k for k in keys if not self.stated[k].by_user), keys[0]))
 
-    def common_words(self) -> frozenset[str]:
-        """Return the words that many statements have: they do not identify a subject."""
-        least = max(4, len(self.stated) // 5)
-        return frozenset(word for word, keys in self._by_word.items() if len(keys) >= least)
-
     def _replace(self, new: Stated) -> None:
         if not new.by_user:
             return
-        common = self.common_words()
+        least = max(4, len(self.stated) // 5)  # words that many have do not identify a subject
+        common = frozenset(word for word, keys in self._by_word.items() if len(keys) >= least)
         found = {key for word in new.of.words - common for key in self._by_word[word]}
         for key in sorted(found):
             old = self.stated[key]
@@ -311,8 +306,9 @@ class Digest:
         """Cut a replaced statement out of its request; the first request stays whole."""
         text = self.requests.get(old.request, "")
         if old.request > min(self.requests, default=0) and old.text in text:
-            self.requests[old.request] = text.replace(old.text, sentences.CUT).strip()
-            if self.requests[old.request] == sentences.CUT:
+            left = text.replace(old.text, sentences.CUT).strip()
+            self.requests[old.request] = left
+            if left.partition(ASKED)[0] == sentences.CUT:
                 del self.requests[old.request]
 
     def _remove(self, key: str) -> Stated:
@@ -369,6 +365,14 @@ class Digest:
                 self.work.restore(heading, item)
             elif item not in self.earlier:
                 self.earlier = f"{self.earlier}\n\n{item}".strip()
+
+
+def _parted(text: str) -> list[str]:
+    """Return the sentences of a text without values as one, and those with values as another."""
+    told, others = list[str](), list[str]()
+    for piece in sentences.pieces(" ".join(text.split())):
+        (told if sentences.has_values(piece) else others).append(piece.strip())
+    return [" ".join(each) for each in (others, told) if each]
 
 
 def _bounded(text: str) -> str:

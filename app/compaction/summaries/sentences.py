@@ -133,8 +133,6 @@ _END = re.compile(
 )
 """It begins with a set of characters, which is searched the fastest."""
 QUESTION = ("?", "？", "؟")
-COLONS = (":", "：")
-"""A text that ends in one leads to what follows."""
 
 
 def pieces(text: str) -> list[str]:
@@ -167,7 +165,7 @@ def is_prose(sentence: str) -> bool:
     """Whether it is a whole sentence or item that says something."""
     words = len(sentence.split())
     is_long = words >= 3 or len(sentence) - len(sentence.encode("ascii", "ignore")) >= 6
-    ends = sentence.endswith(("…", ",", *COLONS, *QUESTION))
+    ends = sentence.endswith(("…", ",", ":", "：", *QUESTION))
     return is_long and not ends and len(sentence) <= MAX_SENTENCE_CHARS and not is_code(sentence)
 
 
@@ -200,8 +198,8 @@ def shortened(
 ) -> str:
     """Return sentences of a text within `max_tokens`: first, last, listed and emphasised ones.
 
-    Output that was pasted into it comes last, and code in the middle is left out. `ranks` has the
-    pieces that come last (3) or are left out (4). It is empty without any.
+    Code and output in the middle are left out. `ranks` has the pieces that come last (3) or are
+    left out (4). It is empty without any.
     """
     room = max_tokens - count(LEFT_OUT.format(len(text))) - 2
     parts = pieces(text)
@@ -209,10 +207,12 @@ def shortened(
     for at, part in enumerate(parts):
         is_fence = _FENCE.match(part) is not None
         in_fence ^= is_fence
-        is_code_line = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS])
-        rank = 3 if _OUTPUT.match(part) else 1 if _MARKED.search(part) or label_of(part) else 2
-        rank = 4 if is_code_line else (ranks or {}).get(part, rank)
-        weight = 0 if at in (0, last) else rank
+        rank = (ranks or {}).get(part, 1 if _MARKED.search(part) else 2)
+        is_pasted = (
+            in_fence or is_fence or _OUTPUT.match(part) or is_code(part[:MAX_SENTENCE_CHARS])
+        )
+        rank = 4 if is_pasted else rank
+        weight = 4 if part.strip() == CUT else 0 if at in (0, last) else rank
         weights.append((weight, min(at, 1.5 * (last - at))))
     kept = set[int]()
     for at in sorted(range(len(parts)), key=weights.__getitem__):
@@ -293,6 +293,11 @@ def statement_of(sentence: str) -> Statement:
     stems = dict(_stems(taken))
     before = dict(_stems(whole)) if "name" in found else stems
     return Statement(label.strip(" *:：-"), frozenset(stems), before, found, has_amount)
+
+
+def has_values(sentence: str) -> bool:
+    """Whether a sentence has a value of any type, or is the correction of the one before it."""
+    return sentence.startswith("→") or bool(statement_of(sentence.strip()).values)
 
 
 def _stems(text: str) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from app.compaction.summaries.sentences import label_of
 
-TITLE = "Extract of earlier messages."
+TITLE = "Extract of messages."
 WRITTEN = "## Written by the summariser, not by the user"
 """What stands above a model's text, below what users said."""
 NOTHING = "Nothing is listed of the earlier messages."

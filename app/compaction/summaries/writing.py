@@ -2,7 +2,8 @@
 
 1. If all items fit, all are listed. Else they are chosen rank by rank, the newest of a rank first:
    in a first round at most the share of the limit that the rank has, in two more what room is left.
-   Steps get a few tokens each before any of them is whole.
+   Steps get a few tokens each before any of them is whole. Older requests are first shown by their
+   sentences with values alone.
 2. A request or conclusion that does not fit is shortened to its first and last sentences, then to
    those that no other request has; without code, and without what another request shows.
 3. A sentence of a request or conclusion that is shown is not repeated as a statement.
@@ -15,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import groupby
 from typing import NamedTuple
 
 from app.common.texts import sendable
@@ -34,6 +36,8 @@ SOURCE_SHARE = 0.5
 """The most tokens of a summary, as a share of the tokens of its source."""
 MIN_CUT_TOKENS, BRIEF_TOKENS = 24, 80
 """The fewest tokens of a shortened text; the most of one that is older, in the first round."""
+BRIEF_SHARE = 0.02
+"""An older request that takes a larger share of the limit is first its sentences with values."""
 MIN_ITEM_TOKENS, MAX_STATING_CHARS = 3, 300
 """With less room than the first no item is tried. A request with more characters than the second
 is a long one: it comes after the short ones with statements."""
@@ -122,22 +126,18 @@ class Writer:
         newest = {heading: self._newest(heading) for heading in Heading}
         talk = (Heading.REQUESTS, Heading.SAID, Heading.STATED, Heading.STEPS)
         requests, said, stated, steps = (newest[heading] for heading in talk)
-        numbers, listed = sorted(self.digest.requests), self.items.get(Heading.STATED, [])
-        texts_of = [self.digest.requests[number] for number in numbers]
-        common, known = self.digest.common_words(), self.digest.stated.values()
-        # A statement of which all words are common says less than any other.
-        specific = [each for each in known if not each.of.stems <= common]
-        stating = {each.request for each in specific if each.of.is_strong}
-        with_values = {each.line for each in specific if each.of.values}
+        asked, listed = sorted(self.digest.requests.items()), self.items.get(Heading.STATED, [])
+        valued = [each for each in self.digest.stated.values() if each.of.values]
+        with_values, stating = {each.line for each in valued}, {each.request for each in valued}
         stated.sort(key=lambda at: not listed[at].endswith(summary_text.CHANGED))
-        older = sorted(requests[1:], key=lambda at: texts_of[at].endswith(sentences.QUESTION))
-        with_statements = [at for at in older if numbers[at] in stating]
-        with_statements.sort(key=lambda at: len(texts_of[at]) > MAX_STATING_CHARS)
+        older = sorted(requests[1:], key=lambda at: asked[at][1].endswith(sentences.QUESTION))
+        short = [at for at in older if len(asked[at][1]) <= MAX_STATING_CHARS]
+        with_statements = [at for at in short if asked[at][0] in stating]
         yield Rank(Heading.REQUESTS, requests[:1], 0.25)
         yield Rank(Heading.REQUESTS, requests[-1:], 0.2)
         yield Rank(Heading.STATED, [at for at in stated if sentences.label_of(listed[at])], 1.0)
         yield Rank(Heading.STATED, [at for at in stated if listed[at] in with_values], 0.45)
-        yield Rank(Heading.REQUESTS, with_statements, 0.45, is_older=True)
+        yield Rank(Heading.REQUESTS, with_statements, 0.75, is_older=True)
         for heading in (Heading.TODO, Heading.FAILED, Heading.OPEN):
             yield Rank(heading, newest[heading], 0.05)
         yield Rank(Heading.SAID, said[:1], 0.2)
@@ -165,7 +165,6 @@ class Writer:
         for rank in ranks:
             self._take(rank, int(self.limit * rank.share) + MIN_CUT_TOKENS, is_brief=True)
         for is_brief in (True, False):
-            self._leave_out_repeated()
             self.room = self.limit - self.count(self.text())  # joined, items cost less than alone
             for rank in ranks:
                 self._take(rank, self.room, is_brief=is_brief and rank.heading is Heading.STEPS)
@@ -182,6 +181,8 @@ class Writer:
             if most < MIN_ITEM_TOKENS:
                 return
             text, known = self.items[heading][at], chosen.get(at, "")
+            if is_brief and rank.is_older and heading is Heading.REQUESTS:
+                text = self._brief(text)
             if text == known or (shown and sentences.flat(text) in shown):
                 continue
             before = self._cost(heading, known) if known else 0
@@ -195,18 +196,21 @@ class Writer:
                 self.room -= cost - before
                 most -= cost - before
 
+    def _brief(self, text: str) -> str:
+        """Return the sentences with values of a request that is not short; the text without any."""
+        if len(text) > MAX_STATING_CHARS or self.count(text) <= self.limit * BRIEF_SHARE:
+            return text
+        number, _, rest = text.partition(" ")
+        parts = sentences.pieces(rest.partition(summary_text.ASKED)[0])
+        groups = groupby(parts, sentences.has_values)
+        shown = "".join("".join(each) if told else f"{sentences.CUT} " for told, each in groups)
+        return text if shown.strip() == sentences.CUT else f"{number} {shown.strip()}"
+
     def _shortened(self, text: str, tokens: int, *, is_older: bool) -> str:
         if tokens < MIN_CUT_TOKENS:
             return ""
         number, space, rest = text.partition(" ") if text.startswith("#") else ("", "", text)
-        ranks, requests = dict.fromkeys(self.repeated, 3), self.chosen.get(Heading.REQUESTS, {})
-        other_requests = "\n".join(
-            each for each in requests.values() if not each.startswith(f"{number} ")
-        )
-        for piece in sentences.pieces(rest) if is_older else ():
-            is_shown = piece in self.repeated and piece.strip() in other_requests
-            if is_shown or sentences.is_output(piece):
-                ranks[piece] = 4
+        ranks = dict.fromkeys(self.repeated, 4 if is_older else 3)
         cut = sentences.shortened(rest, tokens - 10, self.count, ranks)
         return f"{number}{space}{cut}" if cut else ""
 

@@ -322,6 +322,30 @@ def test_what_many_requests_have_is_left_out_before_what_one_alone_has() -> None
     assert "/w/1" not in text and "/w/2" not in text
 
 
+def test_older_requests_are_first_shown_by_their_sentences_with_values() -> None:
+    """The rest has room later. Of one that is replaced as a whole nothing is left to list."""
+    around = "It looks fine to me so far. {0} Go on with what you were doing, please."
+    hosts = [f"Use port 80{10 + at} for host {chr(97 + at) * 5}." for at in range(20)]
+    asked = [around.format(host) for host in hosts]
+    talk = [each for text in asked for each in (user(text), assistant("I go. " * 20))]
+    made = summarised([user("Go."), *talk], tokens=420)
+    assert all(f"[…] {host} […]" in made.text for host in hosts[:10])
+    assert asked[-1] in made.text and all(host in made.text for host in hosts)
+    later = by_heading(summarised([], made.unlisted, made.text).text)["Requests"]
+    assert [each.partition(" ")[2] for each in later] == ["Go.", *asked]
+    question = assistant("It is all there. Which port do you want?")
+    talk = [user("Go."), question, user("The staging port is 8011."), assistant("I go. " * 20)]
+    cut = summarised([*talk, user("No, the staging port is 8012.")]).text
+    assert "8011" not in cut and "Which port" not in cut
+
+
+def test_what_a_user_only_states_is_listed_apart_from_talk_around_it() -> None:
+    """So that the value has room first, with the correction that followed it."""
+    said = [user("Thanks a lot. The port of host a is 8010."), user("No, 8011."), assistant("OK.")]
+    stated = ["Thanks a lot.", "The port of host a is 8010. → No, 8011."]
+    assert by_heading(summarised(said).text) == {"Stated by the user": stated}
+
+
 def test_no_one_speaks_for_the_user() -> None:
     """What a call is for is no value, a refused question no answer; a question is answered once.
 
