@@ -286,11 +286,15 @@ class Digest:
             keys = list(self.stated)
             self._remove(next((k for k in keys if not self.stated[k].by_user), keys[0]))
 
+    def common_words(self) -> frozenset[str]:
+        """Return the words that many statements have: they do not identify a subject."""
+        least = max(4, len(self.stated) // 5)
+        return frozenset(word for word, keys in self._by_word.items() if len(keys) >= least)
+
     def _replace(self, new: Stated) -> None:
         if not new.by_user:
             return
-        least = max(4, len(self.stated) // 5)  # words that many have do not identify a subject
-        common = frozenset(word for word, keys in self._by_word.items() if len(keys) >= least)
+        common = self.common_words()
         found = {key for word in new.of.words - common for key in self._by_word[word]}
         for key in sorted(found):
             old = self.stated[key]

@@ -127,10 +127,17 @@ class Writer:
         talk = (Heading.REQUESTS, Heading.SAID, Heading.STATED, Heading.STEPS)
         requests, said, stated, steps = (newest[heading] for heading in talk)
         asked, listed = sorted(self.digest.requests.items()), self.items.get(Heading.STATED, [])
-        valued = [each for each in self.digest.stated.values() if each.of.values]
+        common, known = self.digest.common_words(), self.digest.stated.values()
+        # A statement of which all words are common says less than any other.
+        valued = [each for each in known if each.of.values and not each.of.stems <= common]
         with_values, stating = {each.line for each in valued}, {each.request for each in valued}
         stated.sort(key=lambda at: not listed[at].endswith(summary_text.CHANGED))
-        older = sorted(requests[1:], key=lambda at: asked[at][1].endswith(sentences.QUESTION))
+
+        def order(at: int) -> tuple[bool, bool]:
+            number, text = asked[at]
+            return number not in stating, text.endswith(sentences.QUESTION)
+
+        older = sorted(requests[1:], key=order)
         short = [at for at in older if len(asked[at][1]) <= MAX_STATING_CHARS]
         with_statements = [at for at in short if asked[at][0] in stating]
         yield Rank(Heading.REQUESTS, requests[:1], 0.25)
