@@ -192,8 +192,8 @@ class Digest:
             self.work.add_call(call)
         if self._action:
             self.work.items[Heading.OPEN][sentences.one_line(self._action, MAX_ACTION_CHARS)] = ""
-        announces = is_step and all(map(sentences.ANNOUNCES.match, filter(None, tail)))
-        if announces or not any(map(str.isalpha, prose)):
+        told = [each for each in tail if not sentences.ANNOUNCES.match(each)]
+        if (is_step and not any(map(sentences.is_prose, told))) or not any(map(str.isalpha, prose)):
             return
         if self._is_resumed:  # the work goes on: what was pending may be done by now
             parts = _SECTION.split(self.earlier)
@@ -211,7 +211,8 @@ class Digest:
     def _add_step(self, number: int) -> None:
         """Make a text a step, as another one of its turn follows (rule 3)."""
         *found, last = sentences.pieces(self.said.pop(number))
-        found = [each for each in found or [last] if not sentences.ANNOUNCES.match(each)]
+        found += [last] * (not found or sentences.DECIDES.search(last) is not None)
+        found = [each for each in found if not sentences.ANNOUNCES.match(each)]
         if any(sentences.is_prose(each.strip()) for each in found):
             self.steps[number] = "".join(found).strip()
 

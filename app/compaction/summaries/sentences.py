@@ -43,8 +43,9 @@ _NOT_TYPED = re.compile(rf"^\s*{any_of('not_typed')}")
 _NOTICE = re.compile(rf"^\s*{any_of('notices')}\s*$")
 _RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
 _OUTPUT = re.compile(rf"^\s*{any_of('output')}")
-ANNOUNCES = re.compile(rf"\W*{any_of('announces')}", re.IGNORECASE)
-"""Matches a sentence in which an assistant says what it does next."""
+DECIDES = re.compile(any_of("decides"))
+ANNOUNCES = re.compile(rf"(?!.*{any_of('decides')})\W*{any_of('announces')}", re.IGNORECASE)
+"""Matches a sentence in which an assistant says what it does next, but not what it decided."""
 _PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
 _ACTION_END = re.compile(rf"```\s*\Z|</{any_of('actions')}>\s*\Z|^Action(?: Input)?:", re.MULTILINE)
 _ACTION_FENCE = re.compile(r"```[\w-]{0,20}[ \t]*\n?")

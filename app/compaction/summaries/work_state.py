@@ -32,9 +32,9 @@ from app.compaction.summaries.summary_text import ASKED, GAVE, ON_ONE_LINE, Head
 from app.formats.message import Message, ToolCall
 
 MAX_ARGUMENT_CHARS = 65_536
-MAX_TASKS, MAX_PATHS, MAX_OPEN, MAX_OF_OTHERS, MAX_SHORT_LINES, MAX_VALUES = 60, 8, 3, 100, 3, 12
+MAX_TASKS, MAX_PATHS, MAX_OPEN, MAX_OF_OTHERS, MAX_SHORT_LINES, MAX_VALUES = 60, 8, 3, 100, 3, 30
 MAX_ITEMS = {Heading.EDITED: 150, Heading.READ: 150, Heading.FAILED: 4, Heading.TODO: 60}
-MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS, ALIKE = 110, 240, 200, 60, 40
+MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS, ALIKE = 110, 240, 200, 120, 40
 """The last one: of look-ups whose outcomes begin alike only the first says something."""
 
 _SHELL = re.compile(r"bash|shell|terminal|powershell|exec|run|cmd|command", re.IGNORECASE)
@@ -45,7 +45,7 @@ _TASK_LINE = re.compile(r"^\s*[-*]?\s*\[([ x~])\] (?:#(\S{1,40}) )?(.*)$", re.DO
 _CHECKBOX = re.compile(r"^\s*[-*]\s*\[([ xX~-])\]\s+(.{1,300})$", re.MULTILINE)
 _STATES = dict.fromkeys(FORMS["done"], "x") | dict.fromkeys(FORMS["begun"], "~")
 _NAMES = re.compile(r"(?:id|number|name|title)$", re.IGNORECASE)
-_PATH_KEY = re.compile(r"path|file", re.IGNORECASE)
+_PATH_KEY = re.compile(r"(?:path|file)[^.]*$", re.IGNORECASE)
 _EDITS = re.compile(r"edit|write|create|replace|patch|insert|delete|apply|update|rename|move", re.I)
 _READS = re.compile(any_of("reads"), re.IGNORECASE)
 _SILENT = re.compile(r"^(?:skill|think|tool_?search|task\w*)$|todo|plan|update_?task", re.I)
@@ -58,7 +58,7 @@ _REMOVED = re.compile(r"\brm (?:-\w+ )*([^;&|\n]+)")
 _REFERENCE = re.compile(r"(?<![/?&\w])ref_id=\\?[\"']?([\w:.-]{4,80})")
 _CREATED = re.compile(r"#(\d{1,6})\b")
 _ANSWER = re.compile(r"\"([^\"\n]{1,300})\"=\"([^\"]{1,1000})\"")
-RUNS, IDENTITIES = "runs on, id ", ("taskId", "task_id", "id", "bash_id", "shell_id")
+RUNS, IDENTITIES = "started, id ", ("taskId", "task_id", "id", "bash_id", "shell_id")
 _STARTED = re.compile(any_of("started"))
 _TASK_ID = re.compile(r"<task[-_]id>(\w{4,40})<")
 _ANSWERED = re.compile(r"<result>\s*(.*?)\s*(?:</|\Z)", re.DOTALL)
@@ -108,13 +108,13 @@ def _paths_of(call: ToolCall, arguments: Mapping[str, Any]) -> Iterator[tuple[st
         yield from ((path[1].strip(), True) for path in islice(_PATCHED.finditer(patch), MAX_PATHS))
         return
     subcommand = _SUBCOMMAND.match(str(arguments.get("command")))
-    is_edit = subcommand[0] != "view" if subcommand else bool(_EDITS.search(call.name))
-    if not (is_edit or subcommand or _READS.search(call.name)):
-        return
-    for value in (each for key, each in arguments.items() if _PATH_KEY.search(key)):
-        for path in value[:MAX_PATHS] if isinstance(value, list) else (value,):
-            if isinstance(path, str) and "\n" not in path and _FILE.search(path.strip()):
-                yield path.strip().replace("\\", "/").removeprefix("./"), is_edit
+    name = _first(arguments, FORMS["inner_names"]) or call.name
+    is_edit = subcommand[0] != "view" if subcommand else bool(_EDITS.search(name))
+    if is_edit or subcommand or _READS.search(name):
+        for key, value in _fields(arguments):
+            for path in value.split("; ")[:MAX_PATHS] if _PATH_KEY.search(key) else ():
+                if "\n" not in path and _FILE.search(path.strip()):
+                    yield path.strip().replace("\\", "/").removeprefix("./"), is_edit
 
 
 def _tasks_of(arguments: Mapping[str, Any]) -> list[str] | None:
@@ -236,42 +236,46 @@ def _outcome(result: str, is_error: bool) -> tuple[bool, str]:
 
 
 def _short_result(text: str) -> str:
-    """Return the first values of JSON, or the first lines of a text."""
+    """Return the first values of JSON, or the first lines of a text, but for its headings."""
     if found := _object(f'{{"":{text[:MAX_ARGUMENT_CHARS]}}}'):
         given = found[""] if isinstance(found[""], Mapping) else found
         plain = {a: b for a, b in given.items() if not (isinstance(b, str) and is_code(b[:200]))}
-        return _values(plain, MAX_RESULT_CHARS).removeprefix("=") if found[""] else "nothing"
+        return _values(plain, 3 * MAX_LINE_CHARS).removeprefix("=") if found[""] else "nothing"
     lines = [each.strip() for each in text[:2000].splitlines() if each.strip()]
-    told = takewhile(lambda line: not (line.startswith(("[", "{")) or is_code(line)), lines)
+    lines = [each for each in lines if not (each.startswith("#") or each.endswith(":"))] or lines
+    told = takewhile(lambda a: not (a.startswith(("[", "{", "meta=")) or is_code(a)), lines)
     return one_line("; ".join(told), MAX_RESULT_CHARS)
 
 
 def _values(values: Mapping[str, Any], max_chars: int) -> str:
-    """Return the first values of an object with their names, and the names of objects in lists."""
-
-    def first(item: Any) -> str:
-        if isinstance(item, list):
-            return " + ".join(map(first, item))
-        fields = isinstance(item, Mapping) and item.items()
-        return str(min(fields, key=lambda each: not _NAMES.search(each[0]))[1] if fields else item)
-
-    def named(value: Any, name: str) -> Iterator[str]:
-        if isinstance(value, Mapping):
-            for key, each in value.items():
-                yield from named(each, f"{name}.{key}" if name else key)
-        elif isinstance(value, list) and len(value) != 1:
-            yield from named("; ".join(map(first, value)), name)
-        elif isinstance(value, list):
-            yield from named(value[0], name)
-        elif value not in ("", None):
-            most = MAX_VALUE_CHARS if len(values) > 1 else max_chars - len(name) - 1
-            yield f"{name}={one_line(str(value), most)}"
-
-    every = list(islice(named(values, ""), MAX_VALUES + 1))
-    shown = every[:MAX_VALUES]
+    """Return the first values of an object with their names."""
+    every = list(islice(_fields(values), MAX_VALUES + 1))
+    most = MAX_VALUE_CHARS if len(values) > 1 else max_chars
+    shown = [f"{name}={one_line(text, most)}" for name, text in every[:MAX_VALUES]]
     while len(shown) > 1 and len(", ".join(shown)) > max_chars:
         shown.pop()
     return ", ".join((*shown, *["…"] * (len(shown) < len(every))))
+
+
+def _fields(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the values in an object by name; of a list, the first values or names of objects."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _fields(each, f"{name}.{key}" if name else key)
+    elif isinstance(value, list) and len(value) != 1:
+        yield from _fields("; ".join(_name_of(a, 4 if len(value) < 5 else 1) for a in value), name)
+    elif isinstance(value, list):
+        yield from _fields(value[0], name)
+    elif value not in ("", None):
+        yield name, str(value)
+
+
+def _name_of(item: Any, width: int) -> str:
+    """Return the first values of an object, that by which it is known before the others."""
+    if not isinstance(item, Mapping):
+        return " + ".join(_name_of(a, 1) for a in item) if isinstance(item, list) else str(item)
+    known = sorted(item.items(), key=lambda each: not _NAMES.search(each[0]))
+    return " ".join(str(each) for _, each in known[:width] if not isinstance(each, list | dict))
 
 
 # --- the state --------------------------------------------------------------------------------
@@ -376,7 +380,8 @@ class WorkState:
         starts = (0, *(each.end() for each in _SPLIT.finditer(shown)))
         cuts = (one_line(shown[start:], MAX_CALL_CHARS) for start in starts)
         known = (each for each in cuts if runners_of(each)[:1] == runners[:1])
-        short = next(known, one_line(shown, MAX_CALL_CHARS))  # its runner is not cut off
+        if not (short := next(known, "")):  # a script whose first line runs nothing
+            return
         self._put(Heading.FAILED if has_failed else Heading.COMMANDS, short, outcome)
 
     def _add_other(
@@ -392,7 +397,7 @@ class WorkState:
         is_read = is_view or _READS.search(inner or call.name) is not None
         mark, inner = (f" {paths[0][0]}", "") if paths else (f"{name}(", inner)
         failed = is_error or _SAYS_ERROR.match(text) or _object(text).get("error")
-        if failed and (is_read or not re.match(r"[\w.:/-]+$", call.name)):
+        if failed and (is_view or not re.match(r"[\w.:/-]+$", call.name)):
             return
         if not is_view:  # a look at the file ends no failed edit, whatever edits it does
             self._forget(Heading.FAILED, lambda line: mark in line and inner in line)
@@ -411,6 +416,9 @@ class WorkState:
             alike = (told[:ALIKE] for told in self.items[Heading.LOOKED].values())
             if is_read and (not outcome or (outcome[ALIKE:] and outcome[:ALIKE] in alike)):
                 return
+            first, known = f"{outcome.partition(', ')[0]}, ", self.items[Heading.LOOKED]
+            for name in [a for a, b in known.items() if "=" in first and b.startswith(first)]:
+                del known[name]  # it was a look at the same thing, which is newer now
             self._put(Heading.LOOKED if is_read else Heading.DONE, asked, outcome)
 
     def _forget(self, heading: Heading, is_gone: Callable[[str], bool]) -> None:
@@ -454,4 +462,5 @@ class WorkState:
                 self._put_file(path, heading is Heading.EDITED)
         else:
             name, _, outcome = line.partition(GAVE)
-            self._put(heading, name, outcome)
+            known = self.items[heading].get(name, "")
+            self._put(heading, name, known if known.startswith(outcome[:-1]) else outcome)

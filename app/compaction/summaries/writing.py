@@ -2,8 +2,8 @@
 
 1. If all items fit, all are listed. Else they are chosen rank by rank, the newest of a rank first:
    in a first round at most the share of the limit that the rank has, in two more what room is left.
-   Steps get a few tokens each before any of them is whole. Older requests are first shown by their
-   sentences with values alone.
+   Steps and results get a few tokens each before any of them is whole. Older requests are first
+   shown by their sentences with values alone.
 2. A request or conclusion that does not fit is shortened to its first and last sentences, then to
    those that no other request has; without code, and without what another request shows.
 3. A sentence of a request or conclusion that is shown is not repeated as a statement.
@@ -38,12 +38,18 @@ MIN_CUT_TOKENS, BRIEF_TOKENS = 24, 80
 """The fewest tokens of a shortened text; the most of one that is older, in the first round."""
 BRIEF_SHARE = 0.02
 """An older request that takes a larger share of the limit is first its sentences with values."""
+WHOLE_SHARE = 0.4
+"""The newest request is whole up to this share of the limit."""
 MIN_ITEM_TOKENS, MAX_STATING_CHARS = 3, 300
 """With less room than the first no item is tried. A request with more characters than the second
 is a long one: it comes after the short ones with statements."""
+MAX_RESULT_CHARS = 300
+"""The most characters of a call with its result, until all others are listed."""
 MAX_CLOSING_SHARE = 0.06
 """The last line is left out if it takes a larger share of the limit."""
 _STATEMENTS = frozenset({Heading.STATED, Heading.VALUES})
+_RESULTS = frozenset({Heading.DONE, Heading.LOOKED})
+_BRIEF = _RESULTS | {Heading.STEPS}
 _TEXTS = frozenset({Heading.REQUESTS, Heading.SAID, Heading.STEPS, Heading.EARLIER})
 
 
@@ -132,15 +138,12 @@ class Writer:
         valued = [each for each in known if each.of.values and not each.of.stems <= common]
         with_values, stating = {each.line for each in valued}, {each.request for each in valued}
         stated.sort(key=lambda at: not listed[at].endswith(summary_text.CHANGED))
-
-        def order(at: int) -> tuple[bool, bool]:
-            number, text = asked[at]
-            return number not in stating, text.endswith(sentences.QUESTION)
-
-        older = sorted(requests[1:], key=order)
+        older = sorted(requests[1:], key=lambda at: asked[at][1].endswith(sentences.QUESTION))
+        older.sort(key=lambda at: asked[at][0] not in stating)
         short = [at for at in older if len(asked[at][1]) <= MAX_STATING_CHARS]
         with_statements = [at for at in short if asked[at][0] in stating]
-        yield Rank(Heading.REQUESTS, requests[:1], 0.25)
+        is_whole = bool(asked) and self.count(asked[-1][1]) <= self.limit * WHOLE_SHARE
+        yield Rank(Heading.REQUESTS, requests[:1], WHOLE_SHARE if is_whole else 0.25)
         yield Rank(Heading.REQUESTS, requests[-1:], 0.2)
         yield Rank(Heading.STATED, [at for at in stated if sentences.label_of(listed[at])], 1.0)
         yield Rank(Heading.STATED, [at for at in stated if listed[at] in with_values], 0.45)
@@ -174,7 +177,7 @@ class Writer:
         for is_brief in (True, False):
             self.room = self.limit - self.count(self.text())  # joined, items cost less than alone
             for rank in ranks:
-                self._take(rank, self.room, is_brief=is_brief and rank.heading is Heading.STEPS)
+                self._take(rank, self.room, is_brief=is_brief and rank.heading in _BRIEF)
         self._leave_out_repeated()
 
     def _newest(self, heading: Heading) -> list[int]:
@@ -190,6 +193,8 @@ class Writer:
             text, known = self.items[heading][at], chosen.get(at, "")
             if is_brief and rank.is_older and heading is Heading.REQUESTS:
                 text = self._brief(text)
+            elif is_brief and heading in _RESULTS:
+                text = sentences.one_line(text, MAX_RESULT_CHARS)
             if text == known or (shown and sentences.flat(text) in shown):
                 continue
             before = self._cost(heading, known) if known else 0

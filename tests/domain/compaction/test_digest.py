@@ -128,7 +128,7 @@ ASKED = assistant("", call("o", "TaskOutput", task_id="bcb7"))
 @pytest.mark.parametrize(
     ("ended", "heading", "line"),
     [
-        ([], "Commands", "runs on, id bcb7"),
+        ([], "Commands", "started, id bcb7"),
         ([user(NOTICE.format("completed", "Done (exit code 0)"))], "Commands", "ok"),
         ([user(NOTICE.format("failed", "Lost"))], "Failed last", "Lost"),
         ([ASKED, result("<exit_code>3</", "o")], "Failed last", "exit code 3"),
@@ -162,6 +162,7 @@ def called(name: str, gave: str, *, failed: bool = False, **arguments: object) -
 
 WRAPPED = "meta=None content=[TextContent(type='text', text='{}')] isError=False"
 INNER = WRAPPED.format('{"content": [{"type": "text", "text": "Total: 2\\\\nIDs: a, b"}]}')
+LOOKED = "Looked up, as of then"
 LONG_LOOK = f"cat {'a.py ' * 40}&& git -C /w commit -m 'x'"
 
 
@@ -171,13 +172,21 @@ LONG_LOOK = f"cat {'a.py ' * 40}&& git -C /w commit -m 'x'"
         (called("run", INNER, tool_name="add"), "Calls",
          "run(tool_name=add) → Total: 2; IDs: a, b"),
         (called("run", WRAPPED.format(r"\x")), "Calls", "run()"),
-        (called("getAll", '[[{"id": "H1"}, {"id": 2}], [{"id": "H3"}]]'), "Looked up",
+        (called("getAll", '[[{"id": "H1"}, {"id": 2}], [{"id": "H3"}]]'), LOOKED,
          "getAll() → H1 + 2; H3"),
         (called("book", '{"at": 1, "error": "full"}', id="R1"), "Failed last",
          "book(id=R1) → at=1, error=full"),
         (called("add_task", "Tool call timed out.", task_name="x") * 2, "Failed last",
          "add_task(task_name=x) → Tool call timed out."),
         (called("add_task", "Added.", task_name="x"), "Calls", "add_task(task_name=x) → Added."),
+        (called("search", "Error: too fast"), "Failed last", "search() → Error: too fast"),
+        (called("search", "# All\nFound:\n- a\n- b"), LOOKED, "search() → - a; - b"),
+        (called("get", '{"at": [{"day": 1, "id": "H"}, {"day": 2, "id": "I"}], "success": true}'),
+         LOOKED, "get() → at=H 1; I 2, success=True"),
+        (called("get", '{"id": 7, "state": "on"}') + called("stop", '{"id": 7, "state": "off"}'),
+         "Calls", "stop() → id=7, state=off"),
+        (called("run", "ok", tool_name="write_file", params={"path": "/w/a.csv"}), "Files edited",
+         "/w/a.csv"),
         (called("Edit", "No.", failed=True, path="/w/src/a.py")
          + run("1", "sed -i 's/a/b/' src/a.py && cat > b.md <<E\nx\nE", ""), "Files edited",
          "src/a.py, b.md"),
@@ -192,12 +201,17 @@ LONG_LOOK = f"cat {'a.py ' * 40}&& git -C /w commit -m 'x'"
         ([*run("1", "ls", ""), assistant("It is.\n</bash>")], "Where it stood", "#4 It is."),
         ([assistant("It fails at b. Let me see why. The key is c. Next."), *run("1", "ls", "")] * 2,
          "Steps", "#2 It fails at b. The key is c."),
+        ([assistant("The page is empty. Let me read the log instead."), *run("1", "ls", "")] * 2,
+         "Steps", "#2 The page is empty. Let me read the log instead."),
+        ([assistant("It is a."), assistant("Fine! Let me see:", call("x", "x")), result("", "x")],
+         "Where it stood", "#2 It is a."),
     ],
 )  # fmt: skip
 def test_the_state_is_what_calls_gave(messages: list[Message], heading: str, item: str) -> None:
     """Whatever they are wrapped in. What was ended since, or announced, is not listed."""
     found = by_heading(summarised([user("Go."), *messages]).text)
-    assert found[heading][:1] == [item] and {heading} == found.keys() & {heading, "Failed last"}
+    assert found[heading][:1] == [item]
+    assert {heading} == found.keys() & {heading, "Failed last", LOOKED}
 
 
 def test_output_after_messages_that_are_not_read_is_no_request() -> None:
