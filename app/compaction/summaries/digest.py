@@ -240,9 +240,10 @@ class Digest:
         begun = max(self.requests, default=0)
         ended = max((each for each in self.said if begun < each < number), default=0)
         parts = sentences.pieces(self.said.pop(ended, ""))
-        while parts and (not parts[-1].strip() or parts[-1].rstrip().endswith(sentences.QUESTION)):
-            parts.pop()
-        if parts:
+        asks = [at for at, part in enumerate(parts) if part.rstrip().endswith(sentences.QUESTION)]
+        if asks and asks[-1] >= len(parts) - 3:  # the user answered it
+            parts = parts[: asks[-1]]
+        if any(part.strip() for part in parts):
             self.said[ended] = "".join(parts).rstrip()
         self.requests[number] = _bounded(text)
         self._state_all(text.partition(ASKED)[0], request=number)
