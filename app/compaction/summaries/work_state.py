@@ -462,5 +462,5 @@ class WorkState:
                 self._put_file(path, heading is Heading.EDITED)
         else:
             name, _, outcome = line.partition(GAVE)
-            known = self.items[heading].get(name, "")
-            self._put(heading, name, known if known.startswith(outcome[:-1]) else outcome)
+            known, cut = self.items[heading].get(name, ""), outcome.removesuffix("…")
+            self._put(heading, name, known if cut != outcome and known.startswith(cut) else outcome)

@@ -214,6 +214,17 @@ def test_the_state_is_what_calls_gave(messages: list[Message], heading: str, ite
     assert {heading} == found.keys() & {heading, "Failed last", LOOKED}
 
 
+def test_a_result_that_was_cut_is_whole_again_where_there_is_room() -> None:
+    """An older outcome takes no newer one's place."""
+    found = json.dumps({f"field_{at}": "x" * 20 for at in range(15)})
+    made = summarised([user("Go."), *called("get", found), *WORK], tokens=230)
+    (line,) = by_heading(made.text)[LOOKED]
+    (whole,) = by_heading(summarised([], made.unlisted, made.text).text)[LOOKED]
+    assert line.endswith("…") and len(line) <= 300 and whole.endswith("field_14=" + "x" * 20)
+    older, newer = (summarised(run("1", "make", it)).text for it in ("It is built.", "a\n" * 9))
+    assert by_heading(summarised([], older, newer).text)["Commands"] == ["make"]
+
+
 def test_output_after_messages_that_are_not_read_is_no_request() -> None:
     """The command before it may be among those that stay shown."""
     digest = digest_of([user("Go.")])
