@@ -70,10 +70,10 @@ class Line:
         detail = f"Line {self.number}: {what} at most {limit:,} bytes. Nothing was imported"
         return PayloadTooLarge(detail, {"line": self.number, "limit": limit})
 
-    def read(self, raw: bytes | bytearray) -> Line:
+    def read(self, raw: bytes) -> Line:
         """Return the line with the record that it is."""
         try:
-            record = _loads(bytes(raw))
+            record = _loads(raw)
         except ValueError as error:
             raise self.error(f"The line is not JSON: {error}") from error
         if not isinstance(record, dict) or not isinstance(kind := record.pop("type", None), str):

@@ -63,7 +63,7 @@ export function problemsOf({ usage }: ConversationItem): Problem[] {
 }
 
 /** Headings of what can be looked up again, which are no loss. */
-const FOUND_AGAIN = new Set(["Files read", "Looked up", "Stored output", "Values"]);
+const FOUND_AGAIN = new Set(["Files read", "Looked up, as of then", "Stored output", "Values"]);
 
 /** Says that a summary has no room for most of what it should keep; null where it has. */
 export function starved(receipt: Receipt): string | null {

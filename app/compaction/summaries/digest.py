@@ -23,6 +23,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from app.compaction.summaries import sentences
 from app.compaction.summaries.summary_text import ASKED, CHANGED, GAVE, TITLE, Heading, items_of
@@ -192,7 +193,8 @@ class Digest:
             self.work.add_call(call)
         if self._action:
             self.work.items[Heading.OPEN][sentences.one_line(self._action, MAX_ACTION_CHARS)] = ""
-        told = [each for each in tail if not sentences.ANNOUNCES.match(each)]
+        every = map(str.strip, sentences.pieces(prose[:MAX_TEXT_CHARS]))
+        told = (each for each in every if not sentences.ANNOUNCES.match(each))
         if (is_step and not any(map(sentences.is_prose, told))) or not any(map(str.isalpha, prose)):
             return
         if self._is_resumed:  # the work goes on: what was pending may be done by now
@@ -210,7 +212,7 @@ class Digest:
 
     def _add_step(self, number: int) -> None:
         """Make a text a step, as another one of its turn follows (rule 3)."""
-        *found, last = sentences.pieces(self.said.pop(number))
+        *found, last = sentences.pieces(self.said.pop(number)) or [""]
         found += [last] * (not found or sentences.DECIDES.search(last) is not None)
         found = [each for each in found if not sentences.ANNOUNCES.match(each)]
         if any(sentences.is_prose(each.strip()) for each in found):
@@ -240,10 +242,9 @@ class Digest:
         begun = max(self.requests, default=0)
         ended = max((each for each in self.said if begun < each < number), default=0)
         parts = sentences.pieces(self.said.pop(ended, ""))
-        asks = [at for at, part in enumerate(parts) if part.rstrip().endswith(sentences.QUESTION)]
-        if asks and asks[-1] >= len(parts) - 3:  # the user answered it
-            parts = parts[: asks[-1]]
-        if any(part.strip() for part in parts):
+        while parts and (not parts[-1].strip() or parts[-1].rstrip().endswith(sentences.QUESTION)):
+            parts.pop()
+        if parts:
             self.said[ended] = "".join(parts).rstrip()
         self.requests[number] = _bounded(text)
         self._state_all(text.partition(ASKED)[0], request=number)
@@ -285,8 +286,7 @@ class Digest:
         for word in new.of.words:
             self._by_word[word].add(key)
         if len(self.stated) > MAX_STATEMENTS:
-            keys = list(self.stated)
-            self._remove(next((k for k in keys if not self.stated[k].by_user), keys[0]))
+            self._remove(min(self.stated.items(), key=lambda a: (a[1].by_user, a[1].is_listed))[0])
 
     def common_words(self) -> frozenset[str]:
         """Return the words that many statements have: they do not identify a subject."""
@@ -374,11 +374,11 @@ class Digest:
 
 
 def _parted(text: str) -> list[str]:
-    """Return the sentences of a text without values as one, and those with values as another."""
-    told, others = list[str](), list[str]()
-    for piece in sentences.pieces(" ".join(text.split())):
-        (told if sentences.has_values(piece) else others).append(piece.strip())
-    return [" ".join(each) for each in (others, told) if each]
+    """Return what stands before the first sentence with a value apart from that and the rest."""
+    text = " ".join(text.split())
+    before = "".join(takewhile(lambda each: not sentences.has_values(each), sentences.pieces(text)))
+    is_one = before == text or sentences.label_of(text)
+    return [text] if is_one else [part for part in (before.strip(), text[len(before) :]) if part]
 
 
 def _bounded(text: str) -> str:

@@ -43,7 +43,7 @@ _NOT_TYPED = re.compile(rf"^\s*{any_of('not_typed')}")
 _NOTICE = re.compile(rf"^\s*{any_of('notices')}\s*$")
 _RESUMED = re.compile(r"^\s*This session is being continued from a previous conversation")
 _OUTPUT = re.compile(rf"^\s*{any_of('output')}")
-DECIDES = re.compile(any_of("decides"))
+DECIDES = re.compile(any_of("decides"), re.IGNORECASE)
 ANNOUNCES = re.compile(rf"(?!.*{any_of('decides')})\W*{any_of('announces')}", re.IGNORECASE)
 """Matches a sentence in which an assistant says what it does next, but not what it decided."""
 _PROMPT_END = re.compile(r"(?:bash-\$|\(Current directory: [^\n]{0,400}\)\s*bash-\$)\s*$")
@@ -199,8 +199,8 @@ def shortened(
 ) -> str:
     """Return sentences of a text within `max_tokens`: first, last, listed and emphasised ones.
 
-    Code and output in the middle are left out. `ranks` has the pieces that come last (3) or are
-    left out (4). It is empty without any.
+    Output that was pasted into it comes last, and code in the middle is left out. `ranks` has the
+    pieces that come last (3) or are left out (4). It is empty without any.
     """
     room = max_tokens - count(LEFT_OUT.format(len(text))) - 2
     parts = pieces(text)
@@ -208,11 +208,9 @@ def shortened(
     for at, part in enumerate(parts):
         is_fence = _FENCE.match(part) is not None
         in_fence ^= is_fence
-        rank = (ranks or {}).get(part, 1 if _MARKED.search(part) else 2)
-        is_pasted = (
-            in_fence or is_fence or _OUTPUT.match(part) or is_code(part[:MAX_SENTENCE_CHARS])
-        )
-        rank = 4 if is_pasted else rank
+        rank = 3 if _OUTPUT.match(part) else 1 if _MARKED.search(part) else 2
+        is_code_line = in_fence or is_fence or is_code(part[:MAX_SENTENCE_CHARS])
+        rank = 4 if is_code_line else (ranks or {}).get(part, rank)
         weight = 4 if part.strip() == CUT else 0 if at in (0, last) else rank
         weights.append((weight, min(at, 1.5 * (last - at))))
     kept = set[int]()

@@ -31,9 +31,9 @@ from app.compaction.summaries.sentences import FORMS, any_of, is_code, is_prose,
 from app.compaction.summaries.summary_text import ASKED, GAVE, ON_ONE_LINE, Heading
 from app.formats.message import Message, ToolCall
 
-MAX_ARGUMENT_CHARS = 65_536
+MAX_ARGUMENT_CHARS, MAX_ERROR_CHARS = 65_536, 400
 MAX_TASKS, MAX_PATHS, MAX_OPEN, MAX_OF_OTHERS, MAX_SHORT_LINES, MAX_VALUES = 60, 8, 3, 100, 3, 30
-MAX_ITEMS = {Heading.EDITED: 150, Heading.READ: 150, Heading.FAILED: 4, Heading.TODO: 60}
+MAX_ITEMS = {Heading.EDITED: 150, Heading.READ: 150, Heading.FAILED: 6, Heading.TODO: 60}
 MAX_CALL_CHARS, MAX_RESULT_CHARS, MAX_LINE_CHARS, MAX_VALUE_CHARS, ALIKE = 110, 240, 200, 120, 40
 """The last one: of look-ups whose outcomes begin alike only the first says something."""
 
@@ -45,7 +45,7 @@ _TASK_LINE = re.compile(r"^\s*[-*]?\s*\[([ x~])\] (?:#(\S{1,40}) )?(.*)$", re.DO
 _CHECKBOX = re.compile(r"^\s*[-*]\s*\[([ xX~-])\]\s+(.{1,300})$", re.MULTILINE)
 _STATES = dict.fromkeys(FORMS["done"], "x") | dict.fromkeys(FORMS["begun"], "~")
 _NAMES = re.compile(r"(?:id|number|name|title)$", re.IGNORECASE)
-_PATH_KEY = re.compile(r"(?:path|file)[^.]*$", re.IGNORECASE)
+_PATH_KEY = re.compile(r"path|file", re.IGNORECASE)
 _EDITS = re.compile(r"edit|write|create|replace|patch|insert|delete|apply|update|rename|move", re.I)
 _READS = re.compile(any_of("reads"), re.IGNORECASE)
 _SILENT = re.compile(r"^(?:skill|think|tool_?search|task\w*)$|todo|plan|update_?task", re.I)
@@ -108,12 +108,13 @@ def _paths_of(call: ToolCall, arguments: Mapping[str, Any]) -> Iterator[tuple[st
         yield from ((path[1].strip(), True) for path in islice(_PATCHED.finditer(patch), MAX_PATHS))
         return
     subcommand = _SUBCOMMAND.match(str(arguments.get("command")))
-    name = _first(arguments, FORMS["inner_names"]) or call.name
+    name = f"{call.name}.{_first(arguments, FORMS['inner_names'])}"
     is_edit = subcommand[0] != "view" if subcommand else bool(_EDITS.search(name))
-    if is_edit or subcommand or _READS.search(name):
-        for key, value in _fields(arguments):
-            for path in value.split("; ")[:MAX_PATHS] if _PATH_KEY.search(key) else ():
-                if "\n" not in path and _FILE.search(path.strip()):
+    if is_edit or subcommand or _READS.search(call.name) or _READS.search(name):
+        inner = next((each for each in arguments.values() if isinstance(each, Mapping)), {})
+        for value in (b for a, b in {**inner, **arguments}.items() if _PATH_KEY.search(a)):
+            for path in value[:MAX_PATHS] if isinstance(value, list) else (value,):
+                if isinstance(path, str) and "\n" not in path and _FILE.search(path.strip()):
                     yield path.strip().replace("\\", "/").removeprefix("./"), is_edit
 
 
@@ -242,7 +243,9 @@ def _short_result(text: str) -> str:
         plain = {a: b for a, b in given.items() if not (isinstance(b, str) and is_code(b[:200]))}
         return _values(plain, 3 * MAX_LINE_CHARS).removeprefix("=") if found[""] else "nothing"
     lines = [each.strip() for each in text[:2000].splitlines() if each.strip()]
-    lines = [each for each in lines if not (each.startswith("#") or each.endswith(":"))] or lines
+    lines = [
+        each for each in lines if not (each.startswith(("# ", "##")) or each.endswith(":"))
+    ] or lines
     told = takewhile(lambda a: not (a.startswith(("[", "{", "meta=")) or is_code(a)), lines)
     return one_line("; ".join(told), MAX_RESULT_CHARS)
 
@@ -274,8 +277,9 @@ def _name_of(item: Any, width: int) -> str:
     """Return the first values of an object, that by which it is known before the others."""
     if not isinstance(item, Mapping):
         return " + ".join(_name_of(a, 1) for a in item) if isinstance(item, list) else str(item)
-    known = sorted(item.items(), key=lambda each: not _NAMES.search(each[0]))
-    return " ".join(str(each) for _, each in known[:width] if not isinstance(each, list | dict))
+    plain = [each for each in item.items() if not isinstance(each[1], list | dict)]
+    plain.sort(key=lambda each: not _NAMES.search(each[0]))
+    return " ".join(str(each) for _, each in plain[:width]) or str(item)
 
 
 # --- the state --------------------------------------------------------------------------------
@@ -380,9 +384,9 @@ class WorkState:
         starts = (0, *(each.end() for each in _SPLIT.finditer(shown)))
         cuts = (one_line(shown[start:], MAX_CALL_CHARS) for start in starts)
         known = (each for each in cuts if runners_of(each)[:1] == runners[:1])
-        if not (short := next(known, "")):  # a script whose first line runs nothing
-            return
-        self._put(Heading.FAILED if has_failed else Heading.COMMANDS, short, outcome)
+        # A script whose beginning runs nothing is no known command, unless it failed.
+        if short := next(known, one_line(shown, MAX_CALL_CHARS) if has_failed else ""):
+            self._put(Heading.FAILED if has_failed else Heading.COMMANDS, short, outcome)
 
     def _add_other(
         self, call: ToolCall, arguments: Mapping[str, Any], text: str, is_error: bool
@@ -397,7 +401,8 @@ class WorkState:
         is_read = is_view or _READS.search(inner or call.name) is not None
         mark, inner = (f" {paths[0][0]}", "") if paths else (f"{name}(", inner)
         failed = is_error or _SAYS_ERROR.match(text) or _object(text).get("error")
-        if failed and (is_view or not re.match(r"[\w.:/-]+$", call.name)):
+        is_told = len(text) <= MAX_ERROR_CHARS if is_read else re.match(r"[\w.:/-]+$", call.name)
+        if failed and (is_view or not is_told):
             return
         if not is_view:  # a look at the file ends no failed edit, whatever edits it does
             self._forget(Heading.FAILED, lambda line: mark in line and inner in line)
@@ -416,9 +421,6 @@ class WorkState:
             alike = (told[:ALIKE] for told in self.items[Heading.LOOKED].values())
             if is_read and (not outcome or (outcome[ALIKE:] and outcome[:ALIKE] in alike)):
                 return
-            first, known = f"{outcome.partition(', ')[0]}, ", self.items[Heading.LOOKED]
-            for name in [a for a, b in known.items() if "=" in first and b.startswith(first)]:
-                del known[name]  # it was a look at the same thing, which is newer now
             self._put(Heading.LOOKED if is_read else Heading.DONE, asked, outcome)
 
     def _forget(self, heading: Heading, is_gone: Callable[[str], bool]) -> None:
@@ -462,5 +464,4 @@ class WorkState:
                 self._put_file(path, heading is Heading.EDITED)
         else:
             name, _, outcome = line.partition(GAVE)
-            known, cut = self.items[heading].get(name, ""), outcome.removesuffix("…")
-            self._put(heading, name, known if cut != outcome and known.startswith(cut) else outcome)
+            self._put(heading, name, outcome)

@@ -37,7 +37,7 @@ SOURCE_SHARE = 0.5
 MIN_CUT_TOKENS, BRIEF_TOKENS = 24, 80
 """The fewest tokens of a shortened text; the most of one that is older, in the first round."""
 BRIEF_SHARE = 0.02
-"""An older request that takes a larger share of the limit is first its sentences with values."""
+"""An older request that takes more of the limit is first shown by its sentences with values."""
 WHOLE_SHARE = 0.4
 """The newest request is whole up to this share of the limit."""
 MIN_ITEM_TOKENS, MAX_STATING_CHARS = 3, 300
@@ -209,7 +209,7 @@ class Writer:
                 most -= cost - before
 
     def _brief(self, text: str) -> str:
-        """Return the sentences with values of a request that is not short; the text without any."""
+        """Return the sentences with values of a request, all if it is short, long or has none."""
         if len(text) > MAX_STATING_CHARS or self.count(text) <= self.limit * BRIEF_SHARE:
             return text
         number, _, rest = text.partition(" ")
@@ -222,7 +222,8 @@ class Writer:
         if tokens < MIN_CUT_TOKENS:
             return ""
         number, space, rest = text.partition(" ") if text.startswith("#") else ("", "", text)
-        ranks = dict.fromkeys(self.repeated, 4 if is_older else 3)
+        output = filter(sentences.is_output, sentences.pieces(rest) if is_older else ())
+        ranks = dict.fromkeys(self.repeated, 3) | dict.fromkeys(output, 4)
         cut = sentences.shortened(rest, tokens - 10, self.count, ranks)
         return f"{number}{space}{cut}" if cut else ""
 

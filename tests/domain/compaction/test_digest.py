@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -78,7 +79,7 @@ WORK = [
     assistant("Looking.", call("c1", "read_file", path="src/auth/session.py")),
     result("def f(): ...", "c1"),
     *run("c2", "pytest -x", "ValueError: bad salt\n1 failed in 2s"),
-    assistant("The salt is wrong. Shall I use bcrypt or argon2? Please say so."),
+    assistant("The salt is wrong. Shall I use bcrypt or argon2?"),
     user("bcrypt"),
     assistant("", call("c3", "TodoWrite", todos=[{"content": "deploy", "status": "pending"}])),
     result("ok", "c3"),
@@ -183,8 +184,6 @@ LONG_LOOK = f"cat {'a.py ' * 40}&& git -C /w commit -m 'x'"
         (called("search", "# All\nFound:\n- a\n- b"), LOOKED, "search() → - a; - b"),
         (called("get", '{"at": [{"day": 1, "id": "H"}, {"day": 2, "id": "I"}], "success": true}'),
          LOOKED, "get() → at=H 1; I 2, success=True"),
-        (called("get", '{"id": 7, "state": "on"}') + called("stop", '{"id": 7, "state": "off"}'),
-         "Calls", "stop() → id=7, state=off"),
         (called("run", "ok", tool_name="write_file", params={"path": "/w/a.csv"}), "Files edited",
          "/w/a.csv"),
         (called("Edit", "No.", failed=True, path="/w/src/a.py")
@@ -214,15 +213,12 @@ def test_the_state_is_what_calls_gave(messages: list[Message], heading: str, ite
     assert {heading} == found.keys() & {heading, "Failed last", LOOKED}
 
 
-def test_a_result_that_was_cut_is_whole_again_where_there_is_room() -> None:
-    """An older outcome takes no newer one's place."""
+def test_a_result_is_shortened_where_room_is_short() -> None:
+    """It ends in a mark, and no other request or statement is left out for it."""
     found = json.dumps({f"field_{at}": "x" * 20 for at in range(15)})
-    made = summarised([user("Go."), *called("get", found), *WORK], tokens=230)
-    (line,) = by_heading(made.text)[LOOKED]
-    (whole,) = by_heading(summarised([], made.unlisted, made.text).text)[LOOKED]
-    assert line.endswith("…") and len(line) <= 300 and whole.endswith("field_14=" + "x" * 20)
-    older, newer = (summarised(run("1", "make", it)).text for it in ("It is built.", "a\n" * 9))
-    assert by_heading(summarised([], older, newer).text)["Commands"] == ["make"]
+    work = [user("Go."), *called("get", found), *WORK]
+    (whole,), (line,) = (by_heading(summarised(work, tokens=n).text)[LOOKED] for n in (PLENTY, 230))
+    assert whole.endswith("field_14=" + "x" * 20) and line.endswith("…") and len(line) <= 300
 
 
 def test_output_after_messages_that_are_not_read_is_no_request() -> None:
@@ -364,10 +360,10 @@ def test_older_requests_are_first_shown_by_their_sentences_with_values() -> None
     assert "8011" not in cut and "Which port" not in cut
 
 
-def test_what_a_user_only_states_is_listed_apart_from_talk_around_it() -> None:
-    """So that the value has room first, with the correction that followed it."""
-    said = [user("Thanks a lot. The port of host a is 8010."), user("No, 8011."), assistant("OK.")]
-    stated = ["Thanks a lot.", "The port of host a is 8010. → No, 8011."]
+def test_what_a_user_states_is_listed_apart_from_talk_before_it() -> None:
+    """So that the value has room first, with what follows it and its correction."""
+    said = [*told("Thanks a lot. The port of host a is 8010. It is new.")[:1], *told("No, 8011.")]
+    stated = ["Thanks a lot.", "The port of host a is 8010. It is new. → No, 8011."]
     assert by_heading(summarised(said).text) == {"Stated by the user": stated}
 
 
@@ -425,12 +421,14 @@ def test_the_last_line_says_how_to_find_the_rest() -> None:
     ["a/", "/", ".", "`", "ref=", "- ", "Error: ", "<a-b>", "</a-b>", "|x|y|\n", "(", "must ",
      "今", "は", "x:", "1.", "```\n", "\n", "\"", "exit code 1 ", "never a b. ", "\u0300", "A ",
      "A: b. ", "Aa ", "#1 ", "1 ", "$1,", "a-1 ", "**", "to a ", "since, ", "so ",
-     "cat ", "sed -i -a "],
+     "cat ", "sed -i -a ", "path"],
 )  # fmt: skip
 def test_hostile_text_takes_linear_time(unit: str) -> None:
     """No run of characters makes the reading explode. [errors.no-500]"""
     text = unit * (100_000 // len(unit))
     messages = [user(text), assistant(text), *run("c", text, text), user(f"<output>{text}")]
+    hostile: dict[str, Any] = {text[:20_000]: {f"k{at}": at for at in range(2000)}}
+    messages += called("read", "ok", **hostile)
     began = time.process_time()
     summarised([], summarised(messages, tokens=500).text)
     assert time.process_time() - began < 1.5
