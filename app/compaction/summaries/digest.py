@@ -6,8 +6,9 @@
    instead. A sentence of a request with a label (`Deadline: …`) is also a statement: it holds
    beyond the request.
 3. The assistant's last text of a turn is where the work stood, an earlier one is a step. The last
-   sentence of several in a step announces what followed: it is left out, as are others that do. A
-   question that the user answered is left out of where the work stood.
+   sentence of several in a step announces what followed: it is left out, as are others that do,
+   unless it says what was decided. A question that the user answered is left out of where the work
+   stood.
 4. What a user states replaces an older statement on the same subject, where both surely are about
    it; it never replaces a later one. A short correction right after a message is joined to it.
    [summary.superseded]

@@ -5,7 +5,7 @@
    Steps and results get a few tokens each before any of them is whole. Older requests are first
    shown by their sentences with values alone.
 2. A request or conclusion that does not fit is shortened to its first and last sentences, then to
-   those that no other request has; without code, and without what another request shows.
+   others, those last that several requests have; without code in its middle.
 3. A sentence of a request or conclusion that is shown is not repeated as a statement.
 4. An item without room is `unlisted`: a later summary with more room lists it. [summary.unlisted]
 """
@@ -43,7 +43,7 @@ WHOLE_SHARE = 0.4
 MIN_ITEM_TOKENS, MAX_STATING_CHARS = 3, 300
 """With less room than the first no item is tried. A request with more characters than the second
 is a long one: it comes after the short ones with statements."""
-MAX_RESULT_CHARS = 300
+BRIEF_RESULT_CHARS = 300
 """The most characters of a call with its result, until all others are listed."""
 MAX_CLOSING_SHARE = 0.06
 """The last line is left out if it takes a larger share of the limit."""
@@ -194,7 +194,7 @@ class Writer:
             if is_brief and rank.is_older and heading is Heading.REQUESTS:
                 text = self._brief(text)
             elif is_brief and heading in _RESULTS:
-                text = sentences.one_line(text, MAX_RESULT_CHARS)
+                text = sentences.one_line(text, BRIEF_RESULT_CHARS)
             if text == known or (shown and sentences.flat(text) in shown):
                 continue
             before = self._cost(heading, known) if known else 0

@@ -214,7 +214,7 @@ def test_the_state_is_what_calls_gave(messages: list[Message], heading: str, ite
 
 
 def test_a_result_is_shortened_where_room_is_short() -> None:
-    """It ends in a mark, and no other request or statement is left out for it."""
+    """It ends in a mark then, and is whole where all fits."""
     found = json.dumps({f"field_{at}": "x" * 20 for at in range(15)})
     work = [user("Go."), *called("get", found), *WORK]
     (whole,), (line,) = (by_heading(summarised(work, tokens=n).text)[LOOKED] for n in (PLENTY, 230))
